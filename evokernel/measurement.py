@@ -1,0 +1,125 @@
+"""What a device said about a candidate: outcome, errors, latencies beside the baseline; the score is derived."""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evokernel.candidate import Candidate
+from evokernel.problem import Problem
+
+
+class Outcome(enum.StrEnum):
+    PASSED = "PASSED"
+    REJECTED = "REJECTED"  # the guard or a static limit said no before anything ran
+    COMPILE_ERROR = "COMPILE_ERROR"
+    RUNTIME_ERROR = "RUNTIME_ERROR"  # the candidate raised
+    INCORRECT = "INCORRECT"
+    TIMEOUT = "TIMEOUT"
+    CRASHED = "CRASHED"  # the candidate's process died
+    CHEATED = "CHEATED"
+
+
+class Fidelity(enum.StrEnum):
+    SCREEN = "screen"  # the cheapest workload, few repeats
+    FULL = "full"  # every workload of the class
+    VERIFY = "verify"  # again, with more repeats, and on held-out workloads
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Interleaved samples of one workload: candidate and fastest baseline, pair by pair, in microseconds."""
+
+    workload: str
+    samples_us: tuple[float, ...]
+    baseline: str
+    baseline_samples_us: tuple[float, ...]
+    held_out: bool = False
+
+    @property
+    def latency_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def baseline_us(self) -> float:
+        return statistics.median(self.baseline_samples_us)
+
+    @property
+    def speedup(self) -> float:
+        """Median of the paired ratios baseline ÷ candidate: drift common to a pair cancels (FACTS: A/A 0.987–1.011)."""
+        pairs = zip(self.baseline_samples_us, self.samples_us, strict=True)
+        return statistics.median(b / c for b, c in pairs)
+
+    @property
+    def spread(self) -> float:
+        """Half the interquartile range of the samples over their median."""
+        if len(self.samples_us) < 4:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples_us, n=4)
+        return (high - low) / 2 / self.latency_us
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one device said about one candidate at one fidelity. A candidate has many."""
+
+    outcome: Outcome
+    message: str = ""  # why it failed; empty when PASSED
+    fidelity: Fidelity = Fidelity.FULL
+    timings: tuple[Timing, ...] = ()
+    errors: Mapping[str, float] = field(default_factory=dict)  # by "workload/input family": share of the tolerance used
+    resources: Mapping[str, Any] = field(default_factory=dict)  # registers, spills, shared_bytes, compile_s, ...
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0  # worker time spent
+    device_seconds: float = 0.0  # of it, with the device held
+    worker: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED
+
+
+@dataclass(frozen=True)
+class Record:
+    """A candidate with one of its measurements: what is stored, told to the search, and replayed."""
+
+    candidate: Candidate
+    measurement: Measurement
+    id: int = 0  # the measurement's, given by the store; completion order
+
+    def score(self, problem: Problem) -> float | None:
+        """Weighted geometric mean of (fastest baseline ÷ candidate) over the class's search workloads, or None.
+
+        A candidate that was not timed on every workload has no score: a mean over fewer would not compare.
+        """
+        return score([self.measurement], problem)
+
+
+def score(measurements: list[Measurement], problem: Problem) -> float | None:
+    """Score a candidate over all its passed measurements; the median per workload, so that one lucky run cannot win."""
+    weights = {w.name: w.weight for w in problem.workloads}
+    speedups = workload_speedups(measurements, held_out=False)
+    if not weights or not weights.keys() <= speedups.keys():
+        return None
+    total = sum(weights.values())
+    return math.exp(sum(weight * math.log(speedups[name]) for name, weight in weights.items()) / total)
+
+
+def workload_speedups(measurements: list[Measurement], held_out: bool) -> dict[str, float]:
+    """Return the median speedup of each workload over the measurements that passed."""
+    found: dict[str, list[float]] = {}
+    for measurement in measurements:
+        if measurement.passed and measurement.fidelity is not Fidelity.SCREEN:
+            for timing in measurement.timings:
+                if timing.held_out is held_out:
+                    found.setdefault(timing.workload, []).append(timing.speedup)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def failed(outcome: Outcome, message: str, **facts: Any) -> Measurement:
+    """Return a failure, its message cut to what a person or a model can use."""
+    return Measurement(outcome, message.strip()[-4000:], **facts)

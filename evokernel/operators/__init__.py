@@ -1,0 +1,63 @@
+"""Operators turn parents into new genomes. One file, one operator: `type: tune` means the class in operators/tune.py."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evokernel.candidate import Candidate, Genome
+from evokernel.measurement import Record
+from evokernel.problem import Problem, ShapeClass
+
+
+class ProposalError(Exception):
+    """The operator has nothing to propose now; the search asks another."""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A candidate that may be built upon, with the score that its measurements give it now."""
+
+    candidate: Candidate
+    score: float
+    record: Record
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the search asks of an operator: a shape class, parents (best first), and randomness of its own."""
+
+    shape_class: ShapeClass
+    problem: Problem  # the shape class's part
+    context: Mapping[str, Any]  # names that conditions and constraints may use
+    templates: tuple[Genome, ...]  # bodies with their default knobs
+    parents: tuple[Parent, ...]
+    rng: random.Random
+    known: Callable[[Genome], bool] = field(default=lambda genome: False)  # already proposed in this class
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A genome with its ancestry and what it cost to think of."""
+
+    genome: Genome
+    parents: tuple[int, ...] = ()
+    note: str = ""
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+
+class Operator(ABC):
+    """Turns parents into a new genome."""
+
+    name = "operator"
+
+    @abstractmethod
+    def propose(self, plan: Plan) -> Proposal:
+        """Return a genome that is valid in its space, or raise ProposalError. May block."""
+
+    def learn(self, record: Record, score: float | None) -> None:
+        """Called once per evaluated candidate, whoever proposed it; `score` is None for a failure."""
