@@ -2,7 +2,7 @@
 
 Loop orders: FlashAttention (arXiv:2205.14135, Algorithm 1: K and V tiles outside) and FlashAttention-2
 (arXiv:2307.08691, section 3.1: query tiles outside). Both products are rank-`unroll` updates of `rows` query
-rows over contiguous columns, after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication".
+rows over contiguous columns (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication").
 """
 
 SPACE = {
@@ -99,14 +99,11 @@ FAR = 1 << 40  # keys: a side of the window without a limit
 
 # 2^f on |f| <= 1/2, degree 6: relative error 1.9e-9, below float32 rounding.
 E1, E2, E3, E4, E5, E6 = (
-    np.float32(c)
-    for c in (0.69314718, 0.240226462, 0.0555032865, 0.00961848907, 0.00133999309, 0.000153458124)
+    np.float32(c) for c in (0.69314718, 0.240226462, 0.0555032865, 0.00961848907, 0.00133999309, 0.000153458124)
 )
 LOWEST_EXPONENT = np.float32(-127)  # made as a bit pattern, 2^-127 is the 0.0 that a masked score must give
 # (tanh(x) / x - 1) / x^2 in powers of x^2 on |x| <= 5/8: relative error 4.4e-9.
-T0, T1, T2, T3, T4 = (
-    np.float32(c) for c in (-0.333332807, 0.133314416, -0.0537397154, 0.0206390861, -0.00570498500)
-)
+T0, T1, T2, T3, T4 = (np.float32(c) for c in (-0.333332807, 0.133314416, -0.0537397154, 0.0206390861, -0.00570498500))
 SMALL_TANH = np.float32(0.625)
 MINUS_TWO_LOG2E = np.float32(-2 / LN2)
 
@@ -316,9 +313,7 @@ def attend_tile(
                 first, stop = lo // UNROLL * UNROLL, (hi + UNROLL - 1) // UNROLL * UNROLL
                 for panel in range(panels):
                     at = panel * ROWS * PANEL
-                    add_output(
-                        o[at : at + ROWS * PANEL], s, v, v_start + panel * v_panel, v_stride, first, stop
-                    )
+                    add_output(o[at : at + ROWS * PANEL], s, v, v_start + panel * v_panel, v_stride, first, stop)
 
 
 @jit

@@ -49,19 +49,22 @@ SPACE = {
         "arch < 900 or 64 * num_warps * (min(512, 2048 // num_warps) - 64) >= block_m * (block_n"
         " + (64 if head_dim <= 64 else 128 if head_dim <= 128 else 256 if head_dim <= 256 else 512))":
             "the score and output tiles need more registers than an AMD lane has beside 64 for all else",
-        "block_m * block_n >= 128 * num_warps":
-            "fewer matrix fragments than warps: some warps would repeat others' work",
-        "arch != 90 or block_m < 64 or num_warps >= 4":
+        "arch >= 900 or loads == 'descriptors' or num_stages > 1 or 16384 * num_warps >= dtype_bytes * block_n"
+        " * (64 if head_dim <= 64 else 128 if head_dim <= 128 else 256 if head_dim <= 256 else 512)":
+            "a block of keys that is not prefetched passes through registers and would fill over half of them",
+        "block_m * block_n >= (32 if dtype == 'fp32' else 128) * num_warps":
+            "too few scores for so many warps: some would repeat others' work",
+        "arch != 90 or block_m < 64 or num_warps >= 4 or dtype == 'fp32'":
             "Hopper's matrix instruction needs four warps",
-        "arch != 90 or block_m < 64 or loop_order == 'kv_outer' or shared_bytes >= dtype_bytes"
-        " * (block_m + (2 * num_stages if num_stages > 1 else 1) * block_n)"
+        "arch != 90 or block_m < 64 or dtype == 'fp32' or loop_order == 'kv_outer'"
+        " or shared_bytes >= dtype_bytes * (block_m + (2 * num_stages if num_stages > 1 else 1) * block_n)"
         " * (64 if head_dim <= 64 else 128 if head_dim <= 128 else 256 if head_dim <= 256 else 512)":
             "the query tile and num_stages blocks of keys and values exceed shared memory",
         "arch >= 900 or loop_order == 'kv_outer' or shared_bytes >= dtype_bytes"
         " * ((block_m if loads == 'pointers' else 0) + max(2 * num_stages - 2, 1) * block_n)"
         " * (64 if head_dim <= 64 else 128 if head_dim <= 128 else 256 if head_dim <= 256 else 512)":
             "the query tile and the blocks of keys and values in flight exceed shared memory",
-        "arch != 90 or block_m < 64 or loop_order == 'q_outer'"
+        "arch != 90 or block_m < 64 or dtype == 'fp32' or loop_order == 'q_outer'"
         " or shared_bytes >= dtype_bytes * (2 * block_n + block_m)"
         " * (64 if head_dim <= 64 else 128 if head_dim <= 128 else 256 if head_dim <= 256 else 512)":
             "keys, values and the query tile exceed shared memory",
@@ -164,9 +167,7 @@ def attend_span(
     for i in range(0, count):
         block = first + i * step
         start = block * BLOCK_N
-        kt = load_rows(
-            K, batch, kv_head, start, stride_k, seq_kv, BLOCK_N, D, HEAD_DIM, DESCRIPTORS, True, CHECK
-        )
+        kt = load_rows(K, batch, kv_head, start, stride_k, seq_kv, BLOCK_N, D, HEAD_DIM, DESCRIPTORS, True, CHECK)
         s = tl.dot(q, kt, input_precision=PRECISION)
         s, factor = modify_scores(s, scale, softcap, SOFTCAP)
         if MASK == "always":
@@ -177,9 +178,7 @@ def attend_span(
                 seen = visible(rows[:, None], (start + keys)[None, :], low, high, seq_kv, LEFT, RIGHT)
                 s = tl.where(seen, s, float("-inf"))
         p, acc, m_i, l_i = softmax_step(s, factor, acc, m_i, l_i, EXP, CHECK, RESCALE)
-        v = load_rows(
-            V, batch, kv_head, start, stride_v, seq_kv, BLOCK_N, D, HEAD_DIM, DESCRIPTORS, False, CHECK
-        )
+        v = load_rows(V, batch, kv_head, start, stride_v, seq_kv, BLOCK_N, D, HEAD_DIM, DESCRIPTORS, False, CHECK)
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, m_i, l_i
 

@@ -1,6 +1,5 @@
 """The Numba forward template, one genome per group of settings, against exact attention in float64."""
 
-import ast
 import math
 import types
 from pathlib import Path
@@ -8,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-SOURCE = (Path(__file__).parents[2] / "search_spaces" / "flash_forward_numba.py").read_text()
+from evokernel.candidate import Body
+
+BODY = Body.load(Path(__file__).parents[2] / "search_spaces" / "flash_forward_numba.py")
 
 # One genome for each group of settings; together they hold every value of every knob.
 GENOMES = {
@@ -67,16 +68,10 @@ def inputs(q_len, kv_len, head_dim=24, seed=0):
     return q, k, v
 
 
-def assignment(name):
-    return next(n for n in ast.parse(SOURCE).body if isinstance(n, ast.Assign) and n.targets[0].id == name)
-
-
 def load(**knobs):
     """The template as a module, with other knobs."""
-    node = assignment("KNOBS")
-    rendered = f"KNOBS = {ast.literal_eval(node.value) | knobs!r}"
     module = types.ModuleType("template")
-    exec(SOURCE.replace(ast.get_source_segment(SOURCE, node), rendered), module.__dict__)
+    exec(BODY.render(BODY.defaults | knobs), module.__dict__)
     return module
 
 
@@ -101,9 +96,14 @@ def assert_exact(attention, q, k, v, **case):
 
 
 def test_the_genomes_hold_every_value_of_every_knob():
-    default = ast.literal_eval(assignment("KNOBS").value)
-    for knob, values in ast.literal_eval(assignment("SPACE").value)["knobs"].items():
-        assert {(default | genome)[knob] for genome in GENOMES.values()} == set(values)
+    for knob, values in BODY.space.knobs.items():
+        assert {(BODY.defaults | genome)[knob] for genome in GENOMES.values()} == set(values)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_only_float32_is_in_the_space(dtype):
+    assert BODY.space.valid(BODY.defaults, {"dtype": "fp32"})
+    assert not BODY.space.valid(BODY.defaults, {"dtype": dtype})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -153,9 +153,7 @@ def test_one_binary_serves_every_layout_length_and_mask(template):
     for case, lengths in (({}, (17, 65)), ({"softcap": 3.0, "window": (9, 9)}, (33, 257))):
         q, k, v = inputs(*lengths)
         template.attention(q, k, v, scale=0.2, causal=False, num_sms=2, **case)
-        template.attention(
-            q.contiguous(), k[:, :, ::2], v[:, :, ::2], scale=1, causal=True, num_sms=1, **case
-        )
+        template.attention(q.contiguous(), k[:, :, ::2], v[:, :, ::2], scale=1, causal=True, num_sms=1, **case)
     assert len(template.LAUNCH) == len(template.LAUNCH[0].signatures) == 1
 
 

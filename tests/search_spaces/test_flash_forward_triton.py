@@ -4,6 +4,7 @@ from pathlib import Path
 
 import interpreted
 import pytest
+
 from evokernel.candidate import Body
 
 TEMPLATE = Path(__file__).parents[2] / "search_spaces" / "flash_forward_triton.py"
@@ -80,7 +81,7 @@ def verdicts(request, tmp_path_factory):
     sources = {}
     for setting, knobs in SETTINGS.items():
         sources[setting] = folder / f"{setting.replace(' ', '_').replace(',', '')}.py"
-        sources[setting].write_text(body.render({**body.knobs, **SMALL, **knobs}))
+        sources[setting].write_text(body.render({**body.defaults, **SMALL, **knobs}))
     chosen = [item.callspec.params for item in request.session.items if "verdicts" in item.fixturenames]
     cases = {}
     for setting, problem in ((c["setting"], c["problem"]) for c in chosen):
@@ -102,4 +103,4 @@ def test_the_template_is_a_valid_space_with_a_valid_default():
         "head_dim": 128, "dtype": "bf16", "dtype_bytes": 2, "causal": True, "group": 1, "seq": 4096,
         "shared_bytes": 232448, "num_sms": 132, "arch": 90,
     }  # fmt: skip
-    assert body.space.broken_constraint(body.knobs, context) is None
+    assert body.space.broken_constraint(body.defaults, context) is None

@@ -1,0 +1,172 @@
+"""Build a campaign from its configuration. This module alone knows concrete classes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from evokernel import devices
+from evokernel.archives import Archive
+from evokernel.candidate import Genome, find_module, load_genome
+from evokernel.config import Config
+from evokernel.devices import Device
+from evokernel.errors import CandidateError, ConfigError, EvokernelError, SpaceError
+from evokernel.evaluators import Evaluator
+from evokernel.loop import Campaign
+from evokernel.operators import Operator
+from evokernel.problem import Problem
+from evokernel.reporters import Reporter
+from evokernel.search import Search
+from evokernel.store import Run, Store
+
+Part = TypeVar("Part")
+
+
+def resolve(type_name: str, folder: str, contract: type[Part], place: str) -> type[Part]:
+    """Return the class that `type: NAME` means: the one in evokernel/<folder>/NAME.py, or `module:Class`."""
+    module_name, _, class_name = type_name.partition(":")
+    if not class_name:
+        module_name = f"evokernel.{folder}.{type_name}"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (error.name == module_name or module_name.startswith(error.name + ".")):
+            raise ConfigError(f"{place} is {type_name!r}; choose one of {', '.join(_choices(folder))}") from None
+        raise ConfigError(f"{place} is {type_name!r}, which needs the package {error.name!r}") from None
+    if class_name:
+        found = getattr(module, class_name, None)
+        if not (isinstance(found, type) and issubclass(found, contract)):
+            raise ConfigError(f"{place} is {type_name!r}: {module_name} has no {contract.__name__} named {class_name}")
+        return found
+    own = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, contract)]
+    return next(c for c in own if c.__module__ == module_name and not inspect.isabstract(c))
+
+
+def _choices(folder: str) -> list[str]:
+    package = importlib.import_module(f"evokernel.{folder}")
+    paths = [p for root in package.__path__ for p in _python_files(root)]
+    return sorted(paths)
+
+
+def _python_files(root: str) -> list[str]:
+    from pathlib import Path
+
+    return [p.stem for p in Path(root).glob("*.py") if not p.stem.startswith("_")]
+
+
+def build(cls: type[Part], arguments: Mapping[str, Any], place: str, **given: Any) -> Part:
+    """Construct a part from its section; what its constructor does not take is refused by name."""
+    parameters = inspect.signature(cls).parameters
+    given = {name: value for name, value in given.items() if name in parameters}
+    known = [name for name in parameters if name not in given]
+    for name in arguments:
+        if name not in known:
+            raise ConfigError(f"unknown key {place}.{name}; choose of {', '.join(known) or 'none'}")
+    try:
+        return cls(**arguments, **given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def templates(config: Config, problem: Problem) -> list[Genome]:
+    """Load the configured spaces, each with its default knobs."""
+    found = []
+    for index, name in enumerate(config.spaces):
+        try:
+            genome = load_genome(find_module(name, "search_spaces"))
+            genome.body.require_entry(problem.entry)
+        except (CandidateError, SpaceError) as error:
+            raise ConfigError(f"spaces.{index}: {error}") from None
+        if genome.body.space.op != problem.op:
+            raise ConfigError(f"spaces.{index} is {name!r}, a space for {genome.body.space.op}, not {problem.op}")
+        found.append(genome)
+    return found
+
+
+def seeds(config: Config, problem: Problem) -> list[Genome]:
+    found = []
+    for index, name in enumerate(config.seeds):
+        try:
+            genome = load_genome(find_module(name, "seeds"))
+            genome.body.require_entry(problem.entry)
+        except (CandidateError, SpaceError) as error:
+            raise ConfigError(f"seeds.{index}: {error}") from None
+        found.append(genome)
+    return found
+
+
+def check_spaces(bodies: list[Genome], problem: Problem, device: Device) -> None:
+    """Raise ConfigError when a shape class has no space with a valid genome."""
+    import random
+
+    for shape_class in problem.shape_classes():
+        context = problem.context(shape_class, device.context())
+        reasons = []
+        for index, genome in enumerate(bodies):
+            try:
+                genome.body.space.sample(random.Random(0), context)
+            except SpaceError as error:
+                reasons.append(f"spaces.{index} ({genome.body.where}): {error}")
+        if len(reasons) == len(bodies):
+            raise ConfigError(f"no space serves {shape_class.name}: {'; '.join(reasons)}")
+
+
+def operators(config: Config, generation_0: list[Genome]) -> list[tuple[Operator, float]]:
+    """Build the operators with their weights; the seeds come before anything else."""
+    seed_class = resolve("seed", "operators", Operator, "operators.seed")  # type: ignore[type-abstract]
+    built: list[tuple[Operator, float]] = [(build(seed_class, {}, "operators.seed", genomes=generation_0), 0.0)]
+    for name, section in config.operators.items():
+        place = f"operators.{name}"
+        cls = resolve(section.type or name, "operators", Operator, f"{place}.type")  # type: ignore[type-abstract]
+        operator = build(cls, section.model_extra or {}, place, seed=config.seed)
+        operator.name = name
+        built.append((operator, section.weight))
+    return built
+
+
+def evaluator(config: Config, device: Device) -> Evaluator:
+    section = config.evaluator
+    cls = resolve(section.type, "evaluators", Evaluator, "evaluator.type")  # type: ignore[type-abstract]
+    return build(cls, section.model_extra or {}, "evaluator", device=device, baselines=tuple(config.baselines))
+
+
+def search(config: Config, problem: Problem, device: Device) -> Search:
+    bodies = templates(config, problem)
+    check_spaces(bodies, problem, device)
+    archive = resolve(config.archive.type, "archives", Archive, "archive.type")  # type: ignore[type-abstract]
+    arguments = config.archive.model_extra or {}
+    for axis in arguments.get("axes", ()):
+        if not any(axis in genome.body.space.knobs for genome in bodies):
+            names = sorted({name for genome in bodies for name in genome.body.space.knobs})
+            raise ConfigError(f"archive.axes names {axis!r}, which is no knob; choose of {', '.join(names)}")
+    build(archive, arguments, "archive")  # refuse a bad section now, not at the first shape class
+    return Search(
+        problem,
+        bodies,
+        operators(config, [*bodies, *seeds(config, problem)]),
+        lambda: build(archive, arguments, "archive"),
+        device.context(),
+        config.seed,
+    )
+
+
+def campaign(config: Config, store: Store, run: Run, device: Device, reporter: Reporter) -> Campaign:
+    problem = config.problem.problem()
+    return Campaign(
+        run,
+        store,
+        search(config, problem, device),
+        evaluator(config, device),
+        problem,
+        config.budget.budget(),
+        reporter,
+    )
+
+
+def device_for(config: Config) -> Device:
+    try:
+        return devices.find(config.evaluator.device)
+    except EvokernelError as error:
+        raise ConfigError(str(error)) from None
