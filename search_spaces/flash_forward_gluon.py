@@ -46,7 +46,8 @@ SPACE = {
         "consumers == 1 or consumers * consumer_registers + producer_registers + 48"
         " >= 65536 // (128 * (consumers + 1) * ctas_per_sm) // 8 * 8 * (consumers + 1)":
             "registers left over serve only the first consumer",
-        "head_dim // 2 + (block_n * 3 // 4 + 40 if overlap else block_n * 9 // 16 + 36)"
+        # Fitted to 600 compiled settings (triton 3.6, ptxas 12.8): what it admits spills at most 80 bytes.
+        "(head_dim // 2 + block_n * 3 // 4 + 40 if overlap else (head_dim + block_n) * 9 // 16 + 32)"
         " <= (consumer_registers if consumers > 1 else 256 if ctas_per_sm == 1 else 232)":
             "output, scores and weights exceed a consumer's registers: it spills, and ptxas serialises products",
     },

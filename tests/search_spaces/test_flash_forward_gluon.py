@@ -131,9 +131,7 @@ def test_the_schedule_deals_every_position_once(template):
     for _ in range(300):
         m_tiles, heads, group = rng.randint(1, 20), rng.randint(1, 40), rng.choice([1, 2, 4, 8, 16, 32])
         workers = rng.randint(1, min(140, m_tiles * heads))
-        table = template.schedule(
-            m_tiles, heads, group, workers, [rng.randint(1, 30) for _ in range(m_tiles)]
-        )
+        table = template.schedule(m_tiles, heads, group, workers, [rng.randint(1, 30) for _ in range(m_tiles)])
         offsets, positions = table[: workers + 1], table[workers + 1 :]
         assert sorted(positions) == list(range(m_tiles * heads))
         assert offsets == sorted(offsets) and offsets[0] == 0 and offsets[-1] == len(positions)
@@ -143,9 +141,7 @@ def test_the_schedule_balances_causal_tiles_better_than_dealing_them_in_turn(tem
     m_tiles, heads, workers, start_blocks = 16, 64, 132, 2
     blocks = [m + 1 for m in range(m_tiles)]
     table = template.schedule(m_tiles, heads, 4, workers, blocks)
-    costs = [
-        blocks[template.tile_of.fn(i, m_tiles, heads, 4)[0]] + start_blocks for i in range(m_tiles * heads)
-    ]
+    costs = [blocks[template.tile_of.fn(i, m_tiles, heads, 4)[0]] + start_blocks for i in range(m_tiles * heads)]
     offsets, positions = table[: workers + 1], table[workers + 1 :]
     longest = max(sum(costs[p] for p in positions[offsets[w] : offsets[w + 1]]) for w in range(workers))
     assert longest < max(sum(costs[w::workers]) for w in range(workers))
@@ -160,9 +156,7 @@ def test_a_tile_visits_every_key_it_may_see_and_at_least_one_block(template):
         left, right = rng.choice([-1, rng.randint(0, 300)]), rng.choice([-1, 0, rng.randint(0, 300)])
         upper, lower = n_kv - n_q + max(right, 0) + 1, n_kv - n_q - max(left, 0)
         m_tile = rng.randrange(-(-n_q // block_m))
-        start, stop = template.block_range.fn(
-            m_tile, n_q, n_kv, upper, lower, block_m, block_n, right >= 0, left >= 0
-        )
+        start, stop = template.block_range.fn(m_tile, n_q, n_kv, upper, lower, block_m, block_n, right >= 0, left >= 0)
         assert 0 <= start < stop <= -(-n_kv // block_n)
         for row in range(m_tile * block_m, min((m_tile + 1) * block_m, n_q)):
             first = max(row + lower, 0) if left >= 0 else 0
