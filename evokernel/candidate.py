@@ -24,7 +24,7 @@ def digest(text: str) -> str:
 
 
 def library() -> Path:
-    """Return the folder that holds search_spaces/ and seeds/: the repository's, or the copy in the installed package."""
+    """Return the folder that holds search_spaces/ and seeds/: the repository's, or the installed copy."""
     packaged = Path(__file__).parent / "library"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
 

@@ -32,7 +32,7 @@ class Device:
         return {"shared_bytes": self.shared_bytes, "num_sms": self.num_sms, "arch": self.arch}
 
     def roofline(self, dtype: str) -> Roofline:
-        """Return peaks no kernel can pass. Data-sheet figures at boost clock for GPUs, vector width × cores for a CPU."""
+        """Return peaks no kernel can pass: data-sheet figures for GPUs, vector width × cores for a CPU."""
         if self.kind == "cuda":
             for pattern, (dense_16bit, bandwidth) in GPU_PEAKS.items():
                 if re.search(pattern, self.model):

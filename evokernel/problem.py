@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 OPS = ("forward",)
 ENTRY_BY_OP = {"forward": "attention"}
 

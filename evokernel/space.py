@@ -1,4 +1,4 @@
-"""The space that a candidate's knobs span: values in order, conditions that silence a knob, constraints with reasons."""
+"""The space that knobs span: values in order, conditions that silence a knob, constraints with reasons."""
 
 from __future__ import annotations
 

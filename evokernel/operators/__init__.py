@@ -1,4 +1,4 @@
-"""Operators turn parents into new genomes. One file, one operator: `type: tune` means the class in operators/tune.py."""
+"""Operators turn parents into new genomes. One file, one operator; `type: tune` means the one in tune.py."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ class Operator(ABC):
     def propose(self, plan: Plan) -> Proposal:
         """Return a genome that is valid in its space, or raise ProposalError. May block."""
 
-    def learn(self, record: Record, score: float | None) -> None:
+    def learn(self, record: Record, score: float | None) -> None:  # noqa: B027  most operators need not learn
         """Called once per evaluated candidate, whoever proposed it; `score` is None for a failure."""

@@ -1,0 +1,97 @@
+"""Run one candidate, or one baseline, for the parent: load, compile, and call it on tensors in shared memory.
+
+Nothing here is trusted: the parent holds the oracle, the clock and the verdict.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evokernel.backends import Backend, CompileError
+from evokernel.bench import baselines
+from evokernel.devices import Device
+from evokernel.problem import Problem, Workload
+from evokernel.worker import wire
+from evokernel.worker.arena import Arena, place_from_json
+
+ERROR_CHARACTERS = 4000
+
+
+def backend(name: str) -> Backend:
+    """Return the backend that SPACE['backend'] names."""
+    import importlib
+
+    module = importlib.import_module(f"evokernel.backends.{name}")
+    found = getattr(module, name.capitalize())()
+    assert isinstance(found, Backend)
+    return found
+
+
+class Serving:
+    """Answers the parent's requests until the socket closes."""
+
+    def __init__(self, end: socket.socket, arena: Arena, device: Device) -> None:
+        self.end = end
+        self.arena = arena
+        self.device = device
+        self.backend: Backend | None = None
+        self.entry: Callable[..., Any] | None = None
+        self.bound: dict[str, torch.Tensor] = {}
+        self.arguments: dict[str, Any] = {}
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request = wire.receive(self.end)
+            except wire.Gone:
+                return
+            try:
+                reply = getattr(self, "do_" + request.pop("op"))(**request) or {}
+            except CompileError as error:
+                reply = {"error": str(error)[:ERROR_CHARACTERS], "kind": "compile"}
+            except BaseException as error:  # even SystemExit is the candidate's own failure
+                reply = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS], "kind": "runtime"}
+            try:
+                wire.send(self.end, reply)
+            except wire.Gone:
+                return
+
+    def do_load(self, source: str, backend_name: str, entry: str) -> None:
+        self.backend = backend(backend_name)
+        self.entry = self.backend.load(Path(source), entry)
+
+    def do_compile(self, problem: dict[str, Any]) -> dict[str, Any]:
+        assert self.backend is not None and self.entry is not None
+        return {"facts": dict(self.backend.compile(self.entry, Problem.from_json(problem), self.device))}
+
+    def do_baseline(self, name: str, workload: dict[str, Any]) -> None:
+        call = baselines.BASELINES[name](Workload.from_json(workload), torch.device("cpu"))
+        self.entry = lambda q, k, v: (call(q, k, v), None)
+        self.arguments = {}
+
+    def do_bind(self, places: dict[str, Any], arguments: dict[str, Any]) -> None:
+        """Name the tensors of the calls that follow."""
+        self.bound = {name: self.arena.view(place_from_json(place)) for name, place in places.items()}
+        if arguments.get("window"):
+            arguments["window"] = tuple(arguments["window"])
+        self.arguments = arguments
+
+    def do_run(self) -> None:
+        assert self.entry is not None
+        bound = self.bound
+        out, lse = self.entry(bound["q"], bound["k"], bound["v"], **self.arguments)
+        self._keep("out", out)
+        if lse is not None:
+            self._keep("lse", lse)
+
+    def _keep(self, name: str, value: Any) -> None:
+        place = self.bound[name]
+        if type(value) is not torch.Tensor or value.shape != place.shape or value.dtype != place.dtype:
+            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise TypeError(f"{name} is {found}; expected {place.dtype} {tuple(place.shape)}")
+        place.copy_(value)

@@ -1,0 +1,111 @@
+"""Fork one disposable process per candidate out of a process that has already imported what candidates need.
+
+Started by exec (a fork out of a process with threads is not safe). It never computes and never touches a device, so
+each child starts clean, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+REQUEST_BYTES = 65536
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends: Ray and SIGKILL leave orphans otherwise."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def confine(request: dict[str, Any], log: int) -> None:
+    """Give a child its own process group, home, standard streams and limits."""
+    os.setpgid(0, 0)
+    die_with_parent()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(request["home"])
+    os.environ.update(HOME=request["home"], TMPDIR=request["home"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Output beyond this raises in the candidate, so that gigabytes of text fill no disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (request["output_bytes"],) * 2)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if request["memory_bytes"]:
+        with open("/proc/self/statm") as statm:
+            mapped = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + request["memory_bytes"],) * 2)
+
+
+def run_child(request: dict[str, Any], end: int, arena: int, log: int) -> None:
+    from evokernel.devices import Device
+    from evokernel.worker.arena import Arena
+    from evokernel.worker.child import Serving
+
+    confine(request, log)
+    import torch
+
+    torch.set_num_threads(request["threads"])
+    device = Device(**request["device"])
+    Serving(socket.socket(fileno=end), Arena(request["arena_bytes"], arena), device).serve()
+
+
+def main() -> None:
+    """Serve the control socket whose descriptor is the first argument."""
+    die_with_parent()
+    import numba  # noqa: F401
+    import numpy  # noqa: F401
+    import torch  # noqa: F401
+
+    import evokernel.worker.child  # noqa: F401
+
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is the driver's to handle
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 3)
+        if not data:
+            return
+        request = json.loads(data)
+        if request["op"] == "reap":
+            reply = {"status": reap(request["pid"])}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                try:
+                    run_child(request, *descriptors)
+                finally:
+                    os._exit(0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            reply = {"pid": pid}
+        control.sendall(json.dumps(reply).encode())
+
+
+def reap(pid: int) -> int:
+    """Kill a child's whole process group and return how the child ended (os.waitstatus_to_exitcode)."""
+    try:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        for target in (-pid, pid):
+            try:
+                os.kill(target, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if not done:
+            _, status = os.waitpid(pid, 0)
+            return 0  # it was alive: the kill was ours
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    main()
