@@ -18,7 +18,7 @@ from evokernel.loop import Campaign
 from evokernel.operators import Operator
 from evokernel.problem import Problem
 from evokernel.reporters import Reporter
-from evokernel.search import Search
+from evokernel.search import FIRST, Search
 from evokernel.store import Run, Store
 
 Part = TypeVar("Part")
@@ -116,7 +116,7 @@ def check_spaces(bodies: list[Genome], problem: Problem, device: Device) -> None
 def operators(config: Config, generation_0: list[Genome]) -> list[tuple[Operator, float]]:
     """Build the operators with their weights; the seeds come before anything else."""
     seed_class = resolve("seed", "operators", Operator, "operators.seed")  # type: ignore[type-abstract]
-    built: list[tuple[Operator, float]] = [(build(seed_class, {}, "operators.seed", genomes=generation_0), 0.0)]
+    built: list[tuple[Operator, float]] = [(build(seed_class, {}, "operators.seed", genomes=generation_0), FIRST)]
     for name, section in config.operators.items():
         place = f"operators.{name}"
         cls = resolve(section.type or name, "operators", Operator, f"{place}.type")  # type: ignore[type-abstract]

@@ -185,7 +185,10 @@ class Config(Section):
     problem: ProblemSection
     spaces: list[str] = Field(min_length=1)
     seeds: list[str] = []
-    operators: dict[str, OperatorSection] = {"tune": OperatorSection(), "mutate": OperatorSection()}
+    operators: dict[str, OperatorSection] = {
+        "tune": OperatorSection(weight=1.0),
+        "mutate": OperatorSection(weight=1.0),
+    }
     archive: ArchiveSection = ArchiveSection()
     evaluator: EvaluatorSection = EvaluatorSection()
     baselines: list[str] = Field(["sdpa"], min_length=1)

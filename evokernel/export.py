@@ -77,7 +77,8 @@ def kernel_section(body: Body, source: str, suffix: str) -> tuple[set[str], str]
     """Split a rendered candidate into its imports and the rest, with `suffix` on every top-level name."""
     tree = ast.parse(source)
     lines = source.splitlines()
-    imports, drop = set(), set()
+    imports: set[str] = set()
+    drop: set[int] = set()
     for index, node in enumerate(tree.body):
         docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         space = isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SPACE" for t in node.targets)
@@ -153,7 +154,7 @@ BANDS = {bands!r}
 DTYPE_NAMES = {{torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}}
 
 
-def {entry}(q, k, v, *, scale=None, causal=False):
+def {entry}(q, k, v, *, scale=None, causal=False, num_sms=None):
     """Attention by the kernel proven for the inputs' shape class: (out, lse); B, H, S, D; causal is bottom-right.
 
     A length band without a kernel of its own is served by the nearest band's. ValueError for a head_dim, mask or
@@ -165,13 +166,12 @@ def {entry}(q, k, v, *, scale=None, causal=False):
     for index in sorted(range(len(BANDS)), key=lambda i: abs(i - here)):
         kernel = KERNELS.get(stem + BANDS[index][0])
         if kernel is not None:
-            return kernel(
-                q, k, v, scale=head_dim**-0.5 if scale is None else scale, causal=causal, num_sms=num_sms(q)
-            )
+            scale = head_dim**-0.5 if scale is None else scale
+            return kernel(q, k, v, scale=scale, causal=causal, num_sms=num_sms or processors(q))
     raise ValueError(f"no kernel for {{stem}}*; this module has {{', '.join(KERNELS)}}")
 
 
-def num_sms(q):
+def processors(q):
     return torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else torch.get_num_threads()'''
 
 

@@ -10,6 +10,8 @@ import torch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FLOAT32_EPS = 1.2e-7
+# Granted beside twice the reference's error, relative to the largest output: other orders of summation, one rounding.
+FLOORS = {torch.float32: 2e-6, torch.bfloat16: 2e-3, torch.float16: 2.5e-4}
 PAIRS = 21  # interleaved pairs for each workload; the median of their ratios is steady to about 1%
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -52,7 +54,7 @@ def worst_error(attention: Attention, workload: dict[str, Any], dtype: torch.dty
     if not torch.equal(visible, ~lse.isinf()) or bool(out.isnan().any()):
         return float("inf"), 0.0
     error = float((out.double() - exact).abs().max())
-    allowed = 2 * float((same.to(dtype).double() - exact).abs().max()) + torch.finfo(dtype).eps * 1e-2
+    allowed = 2 * float((same.to(dtype).double() - exact).abs().max()) + FLOORS[dtype] * float(exact.abs().max())
     if bool(visible.any()):
         lse_error = float((lse.double() - exact_lse)[visible].abs().max())
         # A few roundings of float32 at the magnitude of the log-sum-exp.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evokernel.cli.options import Db, RunArgument
+from evokernel.cli.options import DEFAULT_DB, Db, RunArgument
 
 if TYPE_CHECKING:
     from evokernel.config import Config
@@ -43,7 +43,7 @@ def run(
     _execute(settings, store, created, device)
 
 
-def resume(name: RunArgument = None, db: Db = "") -> None:
+def resume(name: RunArgument = None, db: Db = DEFAULT_DB) -> None:
     """Go on with a run that was stopped, interrupted or killed; nothing finished is measured again."""
     from evokernel import assemble
     from evokernel.config import validate
@@ -101,7 +101,7 @@ def _write_copy(run: Run, path: Path, settings: Config) -> None:
     (folder / "config.yaml").write_text(f"# run {run.name}, from {path.name}\n{text}")
 
 
-def stop(name: RunArgument = None, db: Db = "") -> None:
+def stop(name: RunArgument = None, db: Db = DEFAULT_DB) -> None:
     """Ask a running campaign to finish what is in flight and stop."""
     from evokernel.store import Store
 
@@ -119,7 +119,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; runs/NAME/best.py when absent.")
     ] = None,
-    db: Db = "",
+    db: Db = DEFAULT_DB,
 ) -> None:
     """Write the run's champions as one standalone module."""
     from evokernel import export as exporting

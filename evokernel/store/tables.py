@@ -1,0 +1,198 @@
+"""The tables. Migrations in versions/ are their history; the first creates what stands here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, DateTime, Float, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON, str: Text, float: Float, datetime: DateTime}
+
+
+class DeviceRow(Base):
+    __tablename__ = "device"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    model: Mapped[str]
+    uuid: Mapped[str]
+    facts: Mapped[dict[str, Any]]
+    __table_args__ = (UniqueConstraint("model", "uuid", name="uq_device_model_uuid"),)
+
+
+class RunRow(Base):
+    __tablename__ = "run"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    status: Mapped[str]
+    config: Mapped[dict[str, Any]]
+    problem: Mapped[dict[str, Any]]
+    seed: Mapped[int]
+    device_id: Mapped[int] = mapped_column(ForeignKey("device.id"))
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    elapsed_s: Mapped[float] = mapped_column(default=0.0)  # over all sittings
+    stop_requested: Mapped[bool] = mapped_column(default=False)
+
+
+class BodyRow(Base):
+    __tablename__ = "body"
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str]
+
+
+class CandidateRow(Base):
+    __tablename__ = "candidate"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    body_digest: Mapped[str] = mapped_column(ForeignKey("body.digest"))
+    knobs: Mapped[dict[str, Any]]
+    genome_key: Mapped[str]
+    shape_class: Mapped[str]
+    operator: Mapped[str]
+    generation: Mapped[int]
+    note: Mapped[str]
+    cost_usd: Mapped[float]
+    tokens: Mapped[int]
+    created_at: Mapped[datetime]
+    __table_args__ = (Index("ix_candidate_run", "run_id", "shape_class"),)
+
+
+class CandidateParentRow(Base):
+    __tablename__ = "candidate_parent"
+    candidate_id: Mapped[int] = mapped_column(ForeignKey("candidate.id"), primary_key=True)
+    parent_id: Mapped[int] = mapped_column(ForeignKey("candidate.id"), primary_key=True)
+    position: Mapped[int]
+
+
+class MeasurementRow(Base):
+    __tablename__ = "measurement"
+    id: Mapped[int] = mapped_column(primary_key=True)  # completion order within the database
+    candidate_id: Mapped[int] = mapped_column(ForeignKey("candidate.id"))
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    outcome: Mapped[str]
+    message: Mapped[str]
+    fidelity: Mapped[str]
+    errors: Mapped[dict[str, Any]]
+    resources: Mapped[dict[str, Any]]
+    environment: Mapped[dict[str, Any]]
+    seconds: Mapped[float]
+    device_seconds: Mapped[float]
+    worker: Mapped[str]
+    created_at: Mapped[datetime]
+    __table_args__ = (Index("ix_measurement_run", "run_id"), Index("ix_measurement_candidate", "candidate_id"))
+
+
+class TimingRow(Base):
+    __tablename__ = "timing"
+    measurement_id: Mapped[int] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
+    workload: Mapped[str] = mapped_column(primary_key=True)
+    held_out: Mapped[bool]
+    weight: Mapped[float]
+    latency_us: Mapped[float]
+    spread: Mapped[float]
+    baseline: Mapped[str]
+    baseline_us: Mapped[float]
+    speedup: Mapped[float]
+    samples_us: Mapped[list[Any]]
+    baseline_samples_us: Mapped[list[Any]]
+
+
+class SubmissionRow(Base):
+    """A candidate handed in by a person or an agent; the driver claims it."""
+
+    __tablename__ = "submission"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    source: Mapped[str]
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))
+    shape_class: Mapped[str | None]
+    note: Mapped[str]
+    created_at: Mapped[datetime]
+    claimed_at: Mapped[datetime | None]
+    candidate_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))
+
+
+class ConversationRow(Base):
+    __tablename__ = "conversation"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    candidate_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))
+    model: Mapped[str]
+    messages: Mapped[list[Any]]
+    tokens: Mapped[int]
+    cost_usd: Mapped[float]
+    created_at: Mapped[datetime]
+
+
+class LessonRow(Base):
+    __tablename__ = "lesson"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    candidate_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))
+    tried: Mapped[str]
+    prediction: Mapped[str]
+    outcome: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+# A candidate's score is derived from its timings, never stored. Each workload counts by its mean log speedup over the
+# candidate's measurements here; the search itself uses the median (evokernel.measurement.score).
+VIEWS = {
+    "leaderboard": """
+        CREATE VIEW leaderboard AS
+        WITH cell AS (
+            SELECT m.run_id AS run_id, m.candidate_id AS candidate_id, t.workload AS workload, t.held_out AS held_out,
+                   AVG(LN(t.speedup)) AS log_speedup, AVG(t.weight) AS weight
+            FROM timing t JOIN measurement m ON m.id = t.measurement_id
+            WHERE m.outcome = 'PASSED' AND m.fidelity <> 'screen'
+            GROUP BY m.run_id, m.candidate_id, t.workload, t.held_out
+        ), scored AS (
+            SELECT run_id, candidate_id, held_out, EXP(SUM(weight * log_speedup) / SUM(weight)) AS score,
+                   COUNT(*) AS workloads
+            FROM cell GROUP BY run_id, candidate_id, held_out
+        ), widest AS (
+            SELECT s.run_id AS run_id, c.shape_class AS shape_class, MAX(s.workloads) AS workloads
+            FROM scored s JOIN candidate c ON c.id = s.candidate_id WHERE NOT s.held_out
+            GROUP BY s.run_id, c.shape_class
+        )
+        SELECT r.name AS run, c.shape_class AS shape_class, c.id AS candidate, s.score AS score,
+               h.score AS held_out_score, c.operator AS operator, c.generation AS generation,
+               (SELECT COUNT(*) FROM measurement m WHERE m.candidate_id = c.id) AS measurements
+        FROM scored s
+        JOIN candidate c ON c.id = s.candidate_id
+        JOIN run r ON r.id = c.run_id
+        JOIN widest w ON w.run_id = s.run_id AND w.shape_class = c.shape_class AND w.workloads = s.workloads
+        LEFT JOIN scored h ON h.candidate_id = s.candidate_id AND h.held_out
+        WHERE NOT s.held_out
+    """,
+    "lineage": """
+        CREATE VIEW lineage AS
+        SELECT r.name AS run, c.id AS candidate, p.parent_id AS parent, c.shape_class AS shape_class,
+               c.operator AS operator, c.generation AS generation, l.score AS score,
+               (SELECT MIN(m.outcome) FROM measurement m WHERE m.candidate_id = c.id) AS outcome
+        FROM candidate c
+        JOIN run r ON r.id = c.run_id
+        LEFT JOIN candidate_parent p ON p.candidate_id = c.id
+        LEFT JOIN leaderboard l ON l.candidate = c.id
+    """,
+    "progress": """
+        CREATE VIEW progress AS
+        SELECT r.name AS run, c.shape_class AS shape_class, m.id AS measurement, c.id AS candidate,
+               m.outcome AS outcome, m.created_at AS created_at, m.seconds AS seconds,
+               ROW_NUMBER() OVER (PARTITION BY m.run_id ORDER BY m.id) AS evaluation,
+               (SELECT EXP(SUM(t.weight * LN(t.speedup)) / SUM(t.weight)) FROM timing t
+                WHERE t.measurement_id = m.id AND NOT t.held_out) AS score
+        FROM measurement m JOIN candidate c ON c.id = m.candidate_id JOIN run r ON r.id = m.run_id
+    """,
+    "failures": """
+        CREATE VIEW failures AS
+        SELECT r.name AS run, c.id AS candidate, c.shape_class AS shape_class, c.operator AS operator,
+               m.outcome AS outcome, m.message AS message, m.seconds AS seconds, m.created_at AS created_at
+        FROM measurement m JOIN candidate c ON c.id = m.candidate_id JOIN run r ON r.id = m.run_id
+        WHERE m.outcome <> 'PASSED'
+    """,
+}
