@@ -35,6 +35,8 @@ class Worker:
 
     def __init__(self, device: Device, dtype: str, baseline_names: tuple[str, ...], *, guarded: bool = True) -> None:
         baselines.check_names(baseline_names)
+        # This process writes inputs between timed calls; threads of its own would spin on the cores being timed.
+        torch.set_num_threads(1)
         self.device = device
         self.dtype = dtype
         self.guarded = guarded

@@ -73,9 +73,7 @@ class Zygote:
         control.settimeout(ZYGOTE_START_S)
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         environment |= {"NUMBA_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
-        # Idle threads sleep, for a spinning one would slow the other side; and each has a core of its own, for threads
-        # woken after a pause of 5 ms otherwise share one for a whole scheduler quantum (SDPA: 2,950 us, not 1,770).
-        environment |= {"OMP_WAIT_POLICY": "passive", "OMP_PROC_BIND": "true"}
+        environment["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: a spinning one would slow the other side
         self.control = control
         self.process = subprocess.Popen(
             [sys.executable, "-m", "evokernel.worker.zygote", str(theirs.fileno())],
@@ -96,6 +94,7 @@ class Zygote:
             "arena_bytes": arena.size,
             "output_bytes": OUTPUT_BYTES,
             "memory_bytes": MEMORY_BYTES,
+            "cores": sorted(os.sched_getaffinity(0)),
             "device": asdict(self.device),
         }
         reply = self._ask(request, [theirs.fileno(), arena.descriptor, log])

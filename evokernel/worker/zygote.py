@@ -55,7 +55,7 @@ def run_child(request: dict[str, Any], end: int, arena: int, log: int) -> None:
 
     torch.set_num_threads(request["threads"])
     device = Device(**request["device"])
-    Serving(socket.socket(fileno=end), Arena(request["arena_bytes"], arena), device).serve()
+    Serving(socket.socket(fileno=end), Arena(request["arena_bytes"], arena), device, request["cores"]).serve()
 
 
 def main() -> None:
