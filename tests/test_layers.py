@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "evokernel"
 
 # Highest first; a module may import only from rows below its own, or from its own package.
 LAYERS = [
-    {"cli", "__main__"},
+    {"__main__"},
+    {"cli"},
     {"assemble"},
     {"config"},
     {"loop", "export", "comparison", "sweep"},

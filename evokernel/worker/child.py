@@ -5,6 +5,7 @@ Nothing here is trusted: the parent holds the oracle, the clock and the verdict.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -43,11 +44,15 @@ def spread_threads(cores: list[int]) -> None:
     others = [int(task) for task in os.listdir("/proc/self/task") if int(task) != main]
     others.sort(key=lambda task: -_ran_ns(task))  # those that work come first; some only wait
     for index, task in enumerate([main, *others]):
-        os.sched_setaffinity(task, {cores[index % len(cores)]})
+        with contextlib.suppress(ProcessLookupError):  # a thread that has ended meanwhile
+            os.sched_setaffinity(task, {cores[index % len(cores)]})
 
 
 def _ran_ns(task: int) -> int:
-    return int(Path(f"/proc/self/task/{task}/schedstat").read_text().split()[0])
+    try:
+        return int(Path(f"/proc/self/task/{task}/schedstat").read_text().split()[0])
+    except OSError:
+        return 0  # a thread that has ended meanwhile
 
 
 class Serving:
