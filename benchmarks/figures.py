@@ -20,18 +20,20 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
+def _over_random(scores: dict[str, list[float]], which: str) -> float:
+    return statistics.median(scores[which]) / statistics.median(scores["random"])
+
+
 FORMULAS: dict[str, Callable[[Any], float]] = {
     "value": float,
+    "mean": statistics.fmean,
     "median": statistics.median,
-    "maximum": max,
-    "geometric_mean": geometric_mean,
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean
     "geomean_of_medians": lambda cells: geometric_mean([statistics.median(c) for c in cells.values()]),
     "worst_of_medians": lambda cells: min(statistics.median(c) for c in cells.values()),
-    # {"champion": [scores], "random": [scores]}
-    "champion_over_median": lambda s: statistics.median(s["champion"]) / statistics.median(s["random"]),
-    "per_minute": lambda s: 60 * s["count"] / s["seconds"],
-    "difference": lambda s: abs(s["a"] - s["b"]),
+    # {"shape class": {"champion": [scores], "default": [scores], "random": [scores]}}: the worst class counts
+    "champion_over_median_random": lambda classes: min(_over_random(c, "champion") for c in classes.values()),
+    "default_over_median_random": lambda classes: min(_over_random(c, "default") for c in classes.values()),
 }
 COMPARISONS = {">=": operator.ge, "<=": operator.le, "=": operator.eq}
 

@@ -39,7 +39,8 @@ def write(file: str, figures: Iterable[Figure], templates: Iterable[str] = (), d
     root = Path(__file__).parent.parent
     git = ["git", "-C", str(root)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    dirty = subprocess.run([*git, "status", "--porcelain", "--", "evokernel", "search_spaces"], capture_output=True, check=False)
+    changes = [*git, "status", "--porcelain", "--", "evokernel", "search_spaces"]
+    dirty = subprocess.run(changes, capture_output=True, check=False)
     provenance: Mapping[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip() + ("+changes" if dirty.stdout.strip() else ""),

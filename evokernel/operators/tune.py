@@ -54,7 +54,7 @@ class Study:
             self.study.tell(trial, value)
         else:
             self.study.add_trial(self._frozen(dict(genome.knobs), value))
-        if len(self.study.trials) > REBUILD_AT:
+        if len(self.told) > REBUILD_AT:  # optuna's own list of trials is copied whole at every look
             self._rebuild()
 
     def _value(self, score: float | None) -> float:
