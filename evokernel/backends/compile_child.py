@@ -1,4 +1,4 @@
-"""Compile one candidate ahead of time in a process of its own: compilers abort, run for minutes, and print megabytes."""
+"""Compile one candidate in a process of its own: compilers abort, run for minutes, and print megabytes."""
 
 from __future__ import annotations
 
