@@ -32,7 +32,7 @@ RIGHT = (
     HEAD
     + """
 def scores_of(q, k, scale, causal):
-    s = np.einsum("bhqd,bhkd->bhqk", q, k) * scale
+    s = (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1) * scale
     if causal:
         rows = np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
         s = np.where(np.arange(k.shape[2])[None, :] <= rows, s, -np.inf)
@@ -48,7 +48,7 @@ def attention(q, k, v, *, scale, causal=False, num_sms=1):
     top = np.where(np.isinf(top), 0.0, top)
     p = np.exp(s - top)
     total = p.sum(-1, keepdims=True)
-    out = np.einsum("bhqk,bhkd->bhqd", p, v_) / np.where(total == 0, 1.0, total)
+    out = (p[..., None] * v_[:, :, None, :, :]).sum(-2) / np.where(total == 0, 1.0, total)
     lse = np.where(total == 0, -np.inf, top + np.log(np.where(total == 0, 1.0, total)))[..., 0]
     return torch.tensor(out.astype(np.float32)), torch.tensor(lse.astype(np.float32))
 """

@@ -34,11 +34,12 @@ def run(
     problem = settings.problem.problem()
     device = assemble.device_for(settings)
     assemble.search(settings, problem, device)  # refuse a bad configuration before the run exists
-    print(f"configuration {path}, database {settings.store}, device {device.model}", file=sys.stderr)
+    assemble.evaluator(settings, device).close()
     store = Store.open(settings.store)
     created = store.create_run(
         name or made_up_name(store), settings.model_dump(mode="json"), problem, device, settings.seed
     )
+    print(f"configuration {path}, database {settings.store}, device {device.model}", file=sys.stderr)
     _write_copy(created, path, settings)
     _execute(settings, store, created, device)
 

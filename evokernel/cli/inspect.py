@@ -228,7 +228,7 @@ def diff(first: Id, second: Id, db: Db = DEFAULT_DB, as_json: Json = False) -> N
         return
     for name, (before, after) in changed.items():
         print(f"{name}: {before} → {after}")
-    print("\n".join(text))
+    print("\n".join(text) or "the two modules are the same")
 
 
 def query(

@@ -23,7 +23,8 @@ class TestNull(EvaluatorContract):
 
 class TestLocal(EvaluatorContract):
     @pytest.fixture(scope="class")
-    def evaluator(self):
+    @classmethod
+    def evaluator(cls):
         made = Local(devices.cpu())
         yield made
         made.close()
