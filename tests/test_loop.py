@@ -159,7 +159,11 @@ def test_sigkill_at_ten_random_moments_loses_and_repeats_no_measurement(settings
     config = tmp_path / "campaign.yaml"
     config.write_text(yaml.safe_dump(real))
     command = [sys.executable, "-m", "evokernel"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EVOKERNEL_DB": real["store"]}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "EVOKERNEL_DB": real["store"],
+    }
     rng = random.Random(5)
 
     def start(*arguments):

@@ -37,7 +37,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def evokernel(folder):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EVOKERNEL_DB": "sqlite:///evokernel.db"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "EVOKERNEL_DB": "sqlite:///evokernel.db",
+    }
 
     def run(*arguments, code=0):
         done = subprocess.run(

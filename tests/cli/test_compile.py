@@ -23,7 +23,7 @@ PROBLEM = Problem("forward", "bf16", (Workload(1, 2, 2, 256, 256, 64, True),))
 def evokernel(*arguments, code=0):
     done = subprocess.run(
         [sys.executable, "-m", "evokernel", *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import interpreted
 import pytest
 
 from evokernel.candidate import Body
+from tests.search_spaces import interpreted
 
 TEMPLATE = Path(__file__).parents[2] / "search_spaces" / "flash_forward_triton.py"
 SMALL = {"block_m": 32, "block_n": 32, "num_warps": 4}
