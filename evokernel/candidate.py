@@ -48,21 +48,30 @@ def available(folder: str) -> list[str]:
     return sorted(name for name in found if not name.startswith("_"))
 
 
+def _lines(source: str) -> list[str]:
+    """Split at newlines alone, as the parser counts them; str.splitlines also splits at form feeds and the like."""
+    return source.removesuffix("\n").split("\n")
+
+
 def _literal(tree: ast.Module, name: str, where: str) -> tuple[Any, ast.stmt]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-            try:
-                return ast.literal_eval(node.value), node
-            except ValueError:
-                raise CandidateError(
-                    f"{where}:{node.lineno}: {name} must be a literal, without names or calls"
-                ) from None
-    raise CandidateError(f"{where}: no {name} = {{...}} at the top level")
+    found = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
+    ]
+    if not found:
+        raise CandidateError(f"{where}: no {name} = {{...}} at the top level")
+    if len(found) > 1:  # Python would use the last, rendering would change the first
+        raise CandidateError(f"{where}:{found[1].lineno}: {name} is assigned twice")
+    try:
+        return ast.literal_eval(found[0].value), found[0]
+    except (ValueError, TypeError):
+        raise CandidateError(f"{where}:{found[0].lineno}: {name} must be a literal, without names or calls") from None
 
 
 def _inline_fragments(source: str, where: str) -> str:
     """Replace each import from search_spaces.lib by the fragment's definitions, so that the module stands alone."""
-    lines = source.splitlines()
+    lines = _lines(source)
     for node in reversed(ast.parse(source).body):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FRAGMENT_PACKAGE + "."):
             path = library() / (node.module or "").replace(".", "/")
@@ -76,7 +85,7 @@ def _inline_fragments(source: str, where: str) -> str:
 def _definitions(path: Path) -> list[str]:
     """Return a fragment's lines without its docstring and imports."""
     text = path.read_text()
-    lines = text.splitlines()
+    lines = _lines(text)
     drop: set[int] = set()
     for index, node in enumerate(ast.parse(text).body):
         docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -98,7 +107,7 @@ class Body:
             ast.parse(self.source)
         except SyntaxError as error:
             raise CandidateError(f"{self.where}:{error.lineno}: {error.msg}") from None
-        if MARKER not in self.source.splitlines():
+        if MARKER not in _lines(self.source):
             raise CandidateError(f"{self.where}: no line {MARKER!r} between KNOBS and the kernels")
         self.space.check_names(self.defaults, self.where)
 
@@ -110,7 +119,7 @@ class Body:
             return cls(_inline_fragments(text, str(path)), str(path))
         except SyntaxError as error:
             raise CandidateError(f"{path}:{error.lineno}: {error.msg}") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: bytes that are not text, or a null byte
             raise CandidateError(f"{path}: {error}") from None
 
     @cached_property
@@ -145,7 +154,7 @@ class Body:
     def render(self, knobs: Mapping[str, KnobValue]) -> str:
         """Return the standalone module with these knobs."""
         _, node = _literal(self._tree, "KNOBS", self.where)
-        lines = self.source.splitlines()
+        lines = _lines(self.source)
         lines[node.lineno - 1 : node.end_lineno] = [f"KNOBS = {dict(knobs)!r}"]
         return "\n".join(lines) + "\n"
 
@@ -172,7 +181,7 @@ def load_genome(path: Path) -> Genome:
     path = Path(path)
     try:
         tree = ast.parse(path.read_text())
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise CandidateError(f"{path}: {error}") from None
     names = {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     if "TEMPLATE" not in names:
@@ -180,6 +189,8 @@ def load_genome(path: Path) -> Genome:
         return Genome(body, body.defaults)
     template, _ = _literal(tree, "TEMPLATE", str(path))
     knobs, _ = _literal(tree, "KNOBS", str(path))
+    if not isinstance(template, str) or not isinstance(knobs, dict):
+        raise CandidateError(f"{path}: a seed has TEMPLATE = 'name' and KNOBS = {{...}}")
     body = Body.load(find_module(template, "search_spaces"))
     merged = {**body.defaults, **knobs}
     body.space.check_names(merged, str(path))

@@ -99,8 +99,13 @@ class Record:
         return score([self.measurement], problem)
 
 
+DISPROVED = (Outcome.INCORRECT, Outcome.CHEATED)  # once is enough: a lucky pass before or after does not redeem it
+
+
 def score(measurements: list[Measurement], problem: Problem) -> float | None:
     """Score a candidate over all its passed measurements; the median per workload, so that one lucky run cannot win."""
+    if any(m.outcome in DISPROVED for m in measurements):
+        return None
     weights = {w.name: w.weight for w in problem.workloads}
     speedups = workload_speedups(measurements, held_out=False)
     if not weights or not weights.keys() <= speedups.keys():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -147,14 +147,7 @@ class Problem:
             chosen = [w for w in workloads if w.shape_class(self.dtype) == shape_class]
             return tuple(sorted(chosen, key=lambda w: (w.flops(), w.name)))
 
-        return Problem(
-            self.op,
-            self.dtype,
-            members(self.workloads),
-            members(self.held_out),
-            self.accuracy,
-            self.determinism,
-        )
+        return replace(self, workloads=members(self.workloads), held_out=members(self.held_out))
 
     def context(self, shape_class: ShapeClass, device: Mapping[str, Any]) -> dict[str, Any]:
         """Return the names that a space's conditions and constraints may use beside its knobs."""

@@ -10,11 +10,11 @@ from typing import Any
 from evokernel.archives import Archive, Entry
 from evokernel.candidate import Candidate, Genome
 from evokernel.measurement import Fidelity, Measurement, Record, score
-from evokernel.operators import Operator, Parent, Plan, ProposalError
+from evokernel.operators import Operator, Parent, Plan, Proposal, ProposalError
 from evokernel.problem import Problem, ShapeClass
 
 PARENTS = 4  # offered to an operator
-ATTEMPTS = 8  # operators asked before the space counts as exhausted
+ROUNDS = 2  # times that every operator is asked before a class counts as exhausted
 FIRST = float("inf")  # the weight of an operator that is asked before all others: the seeds
 BELIEF = 2  # full measurements before a leader is believed
 SETTLED = 6  # scored candidates in a class before its leader is measured again: earlier ones are soon replaced
@@ -33,11 +33,18 @@ class ClassState:
     context: Mapping[str, Any]
     archive: Archive
     known: set[str] = field(default_factory=set)  # genome keys proposed
+    asked: int = 0  # plans made, or announced by others
     measurements: dict[int, list[Measurement]] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
     records: dict[int, Record] = field(default_factory=dict)  # the latest of each scored candidate
+    learnt: set[int] = field(default_factory=set)  # candidates that the operators were told of
     leader: int | None = None
-    announced: int = 0
+
+    @property
+    def turn(self) -> float:
+        """The class with the lowest is asked next: plans per weight of its workloads."""
+        weights = [w.weight for w in self.problem.workloads]
+        return self.asked * len(weights) / sum(weights)
 
     def score_again(self, record: Record) -> float | None:
         """Recompute the candidate's score over all its measurements, and who leads."""
@@ -45,19 +52,42 @@ class ClassState:
         found = self.measurements.setdefault(number, [])
         found.append(record.measurement)
         value = score(found, self.problem)
-        if value is None:
-            return None
-        self.scores[number] = value
-        self.records[number] = record
-        if self.leader is None or value >= self.scores[self.leader]:
+        if value is not None:
+            self.scores[number] = value
+            self.records[number] = record
+        elif number in self.scores:  # disproved
+            del self.scores[number], self.records[number]
+        if number == self.leader:  # it may have fallen; rare enough to look at all
+            self.leader = max(self.scores, key=lambda n: self.scores[n], default=None)
+        elif value is not None and (self.leader is None or value > self.scores[self.leader]):
             self.leader = number
-        elif number == self.leader:  # it fell by its new measurement
-            self.leader = max(self.scores, key=lambda n: self.scores[n])
         return value
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A plan, and the operators in the order in which they are to be tried on it."""
+
+    plan: Plan
+    operators: tuple[Operator, ...]
+
+    def answer(self) -> tuple[Operator, Proposal] | None:
+        """Return the proposal of the first operator that has an unseen one. May block, so it may run in a thread."""
+        for operator in self.operators:
+            try:
+                proposal = operator.propose(self.plan)
+            except ProposalError:
+                continue
+            if not self.plan.known(proposal.genome):
+                return operator, proposal
+        return None
+
+
 class Search:
-    """Ask and tell over all shape classes. The lineage is a function of the seed and the order of asks and tells."""
+    """Ask and tell over all shape classes. The lineage is a function of the seed and the order of asks and tells.
+
+    Everything but Ask.answer belongs to one thread, the driver's.
+    """
 
     def __init__(
         self,
@@ -81,71 +111,78 @@ class Search:
     def propose(self) -> Candidate:
         """Return a new candidate, not yet stored, or raise SpaceExhausted."""
         # A class that has nothing left to propose leaves its turn to the others.
-        for state in sorted(self.states.values(), key=lambda s: (s.announced, s.shape_class)):
-            candidate = self._propose_in(state)
-            if candidate is not None:
-                return candidate
+        for state in sorted(self.states.values(), key=lambda s: (s.turn, s.shape_class)):
+            ask = self.ask(state.shape_class)
+            answer = ask.answer()
+            if answer is not None:
+                return self.candidate(ask, *answer)
         raise SpaceExhausted("every genome that the operators find has been proposed")
 
-    def _propose_in(self, state: ClassState) -> Candidate | None:
+    def ask(self, shape_class: ShapeClass) -> Ask:
+        """Draw parents and operators for a new candidate of a class."""
+        state = self.states[shape_class.name]
         # A stream of its own for every ask, so that a resumed run goes on as it would have.
-        rng = random.Random(f"{self.seed}/{state.shape_class.name}/{len(state.known)}")
-        first = [operator for operator, weight in self.operators if weight == FIRST]
-        for _ in range(ATTEMPTS):
-            operator = first.pop(0) if first else self._draw(rng)
-            plan = self._plan(state, rng)
-            try:
-                proposal = operator.propose(plan)
-            except ProposalError:
-                continue
-            if proposal.genome.key in state.known:
-                continue
-            return Candidate(
-                proposal.genome,
-                state.shape_class.name,
-                operator.name,
-                proposal.parents,
-                1 + max((self.generations.get(p, 0) for p in proposal.parents), default=-1),
-                proposal.note,
-                proposal.cost_usd,
-                proposal.tokens,
-            )
-        return None
-
-    def _draw(self, rng: random.Random) -> Operator:
-        weighted = [(operator, weight) for operator, weight in self.operators if 0 < weight < FIRST]
-        return rng.choices([o for o, _ in weighted], [w for _, w in weighted])[0]
-
-    def _plan(self, state: ClassState, rng: random.Random) -> Plan:
+        rng = random.Random(f"{self.seed}/{shape_class.name}/{state.asked}")
+        state.asked += 1
         entries = state.archive.sample(rng, PARENTS)
-        parents = tuple(Parent(e.record.candidate, e.score, e.record) for e in entries)
-        return Plan(
-            state.shape_class,
+        plan = Plan(
+            shape_class,
             state.problem,
             state.context,
             self.templates,
-            parents,
+            tuple(Parent(e.record.candidate, e.score, e.record) for e in entries),
             rng,
             lambda genome: genome.key in state.known,
+        )
+        return Ask(plan, self._order(rng))
+
+    def _order(self, rng: random.Random) -> tuple[Operator, ...]:
+        """Put the seeds first, then draw by weight, so that no operator is left out before it is all given up."""
+        order = [operator for operator, weight in self.operators if weight == FIRST]
+        for _ in range(ROUNDS):
+            left = [(operator, weight) for operator, weight in self.operators if 0 < weight < FIRST]
+            while left:
+                drawn = rng.choices(range(len(left)), [weight for _, weight in left])[0]
+                order.append(left.pop(drawn)[0])
+        return tuple(order)
+
+    def candidate(self, ask: Ask, operator: Operator, proposal: Proposal) -> Candidate:
+        """Make a candidate of what an operator answered."""
+        return Candidate(
+            proposal.genome,
+            ask.plan.shape_class.name,
+            operator.name,
+            proposal.parents,
+            1 + max((self.generations.get(p, 0) for p in proposal.parents), default=-1),
+            proposal.note,
+            proposal.cost_usd,
+            proposal.tokens,
         )
 
     def announce(self, candidate: Candidate) -> None:
         """Note a candidate that has been stored and is about to be measured."""
+        if candidate.id in self.generations:
+            return
+        self.generations[candidate.id] = candidate.generation
         state = self.states[candidate.shape_class]
         if candidate.genome.key not in state.known:
             state.known.add(candidate.genome.key)
-            state.announced += 1
-        self.generations[candidate.id] = candidate.generation
+            state.asked = max(state.asked, len(state.known))  # in a resumed run, the asks of the one before
+        for operator, _ in self.operators:
+            operator.expect(candidate)
 
     def tell(self, record: Record) -> None:
         """Learn from a measurement: a candidate's first, or one more of it."""
-        self.announce(record.candidate)
-        state = self.states[record.candidate.shape_class]
-        first = record.candidate.id not in state.measurements
+        candidate = record.candidate
+        self.announce(candidate)
+        state = self.states[candidate.shape_class]
+        scored_before = candidate.id in state.scores
         value = state.score_again(record)
-        if value is not None:
+        if value is not None or scored_before:
             state.archive.add(record, value)
-        if first:
+        # A screening pass says too little to learn from; the full measurement follows.
+        if candidate.id not in state.learnt and (value is not None or not record.measurement.passed):
+            state.learnt.add(candidate.id)
             for operator, _ in self.operators:
                 operator.learn(record, value)
 
@@ -155,11 +192,10 @@ class Search:
             if state.leader is None or len(state.scores) < SETTLED:
                 continue
             full = [m for m in state.measurements[state.leader] if m.fidelity is not Fidelity.SCREEN]
-            record = state.records[state.leader]
             waiting = (state.leader, len(full))
             if len(full) < BELIEF and waiting not in self.waiting:
                 self.waiting.add(waiting)
-                return record.candidate
+                return state.records[state.leader].candidate
         return None
 
     def best(self, shape_class: ShapeClass) -> Entry | None:
@@ -173,6 +209,10 @@ class Search:
         state = self.states[shape_class.name]
         ranked = sorted(state.scores, key=lambda n: -state.scores[n])[:count]
         return [Entry(state.records[n], state.scores[n]) for n in ranked]
+
+    def evaluations(self, shape_class: ShapeClass) -> int:
+        """Count the candidates of a class that were measured."""
+        return len(self.states[shape_class.name].measurements)
 
 
 def best_by_class(

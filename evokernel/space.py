@@ -44,17 +44,25 @@ class SearchSpace:
         if not isinstance(knobs, dict) or not knobs:
             raise SpaceError(f"{where}: SPACE['knobs'] is {knobs!r}; it must name at least one knob")
         for name, values in knobs.items():
+            if not isinstance(name, str) or not name.isidentifier():
+                raise SpaceError(f"{where}: knob {name!r} is no name that an expression could use")
             if not isinstance(values, list | tuple) or not values:
                 raise SpaceError(f"{where}: knob {name!r} is {values!r}; it needs a list of values")
-            if len(set(map(repr, values))) != len(values):
+            for value in values:
+                if not isinstance(value, int | float | str):
+                    raise SpaceError(f"{where}: knob {name!r} lists {value!r}; values are numbers, booleans or strings")
+            if len(set(values)) != len(values):  # 1, 1.0 and True are one value to Python
                 raise SpaceError(f"{where}: knob {name!r} lists a value twice: {values!r}")
         conditions, constraints = literal.get("conditions", {}), literal.get("constraints", {})
+        for key, section in (("conditions", conditions), ("constraints", constraints)):
+            if not isinstance(section, dict) or not all(isinstance(t, str) for pair in section.items() for t in pair):
+                raise SpaceError(f"{where}: SPACE[{key!r}] is {section!r}; it must be a dict of strings")
         for name in conditions:
             if name not in knobs:
                 raise SpaceError(f"{where}: a condition names {name!r}, which is no knob; knobs: {', '.join(knobs)}")
         for text in (*conditions.values(), *constraints):
             try:
-                expressions.parse(text)
+                expressions.function(text)
             except SpaceError as error:
                 raise SpaceError(f"{where}: {error}") from None
         return cls(
@@ -93,10 +101,13 @@ class SearchSpace:
     def canonical(self, knobs: Mapping[str, KnobValue], context: Mapping[str, Any]) -> Knobs:
         """Pin every silenced knob to its first value, so that equal kernels are equal genomes."""
         result: Knobs = {name: knobs[name] for name in self.knobs}
-        for name in self.conditions:  # in the order written: a condition may read a knob pinned before it
-            if not self.active(name, result, context):
-                result[name] = self.knobs[name][0]
-        return result
+        while True:  # a condition may read a knob that another condition pins; pinning only ever adds up, so it ends
+            before = dict(result)
+            for name in self.conditions:
+                if not self.active(name, result, context):
+                    result[name] = self.knobs[name][0]
+            if result == before:
+                return result
 
     def broken_constraint(self, knobs: Mapping[str, KnobValue], context: Mapping[str, Any]) -> str | None:
         """Return the reason of the first constraint that does not hold, or None."""

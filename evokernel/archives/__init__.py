@@ -28,8 +28,8 @@ class Archive(ABC):
     """Keeps the candidates of one shape class that may become parents."""
 
     @abstractmethod
-    def add(self, record: Record, score: float) -> Admission:
-        """Consider a scored candidate; a known one is judged anew with its updated score."""
+    def add(self, record: Record, score: float | None) -> Admission:
+        """Consider a scored candidate; a known one is judged anew, and dropped when disproved (no score)."""
 
     @abstractmethod
     def entries(self) -> list[Entry]:

@@ -34,17 +34,28 @@ class Elites(Archive):
         genome = record.candidate.genome
         return (genome.body.digest, *(genome.knobs.get(axis) for axis in self.axes))
 
-    def add(self, record: Record, score: float) -> Admission:
+    def add(self, record: Record, score: float | None) -> Admission:
         candidate = record.candidate
+        if score is None:
+            self._drop(candidate.id)
+            return Admission.REFUSED
         if candidate.id not in self.home:
             family = next((self.home[p] for p in candidate.parents if p in self.home), None)
             self.home[candidate.id] = len(self.home) % len(self.islands) if family is None else family
-        admission = self._place(self.islands[self.home[candidate.id]], Entry(record, score))
+        entry, home = Entry(record, score), self.islands[self.home[candidate.id]]
+        for cells in self.islands:  # copies that migrated are judged anew too
+            if cells is not home and self._holds(cells, entry):
+                self._place(cells, entry)
+        admission = self._place(home, entry)
         if admission is not Admission.REFUSED:
             self.admitted += 1
             if len(self.islands) > 1 and self.admitted % self.migrate_every == 0:
                 self._migrate()
         return admission
+
+    def _holds(self, cells: dict[Cell, Entry], entry: Entry) -> bool:
+        incumbent = cells.get(self.cell(entry.record))
+        return incumbent is not None and incumbent.record.candidate.id == entry.record.candidate.id
 
     def _place(self, cells: dict[Cell, Entry], entry: Entry) -> Admission:
         cell = self.cell(entry.record)
@@ -52,7 +63,7 @@ class Elites(Archive):
         if incumbent is None:
             cells[cell] = entry
             return Admission.NEW
-        if incumbent.record.candidate.id == entry.record.candidate.id:
+        if self._holds(cells, entry):
             cells[cell] = entry  # the same candidate, its score over more measurements: better or worse, it is truer
             return Admission.IMPROVED if entry.score > incumbent.score else Admission.REFUSED
         if entry.score > incumbent.score:
@@ -65,6 +76,12 @@ class Elites(Archive):
         for index, entry in enumerate(best):
             if entry is not None:
                 self._place(self.islands[(index + 1) % len(self.islands)], entry)
+
+    def _drop(self, candidate_id: int) -> None:
+        for cells in self.islands:
+            for cell, entry in list(cells.items()):
+                if entry.record.candidate.id == candidate_id:
+                    del cells[cell]
 
     def entries(self) -> list[Entry]:
         found = {e.record.candidate.id: e for cells in self.islands for e in cells.values()}

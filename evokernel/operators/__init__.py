@@ -59,5 +59,8 @@ class Operator(ABC):
     def propose(self, plan: Plan) -> Proposal:
         """Return a genome that is valid in its space, or raise ProposalError. May block."""
 
+    def expect(self, candidate: Candidate) -> None:  # noqa: B027  most operators need not know
+        """Called when a candidate is about to be measured, whoever proposed it: its knobs are taken."""
+
     def learn(self, record: Record, score: float | None) -> None:  # noqa: B027  most operators need not learn
         """Called once per evaluated candidate, whoever proposed it; `score` is None for a failure."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evokernel.candidate import Genome
+from evokernel.candidate import Body, Genome
+from evokernel.errors import SpaceError
 from evokernel.operators import Operator, Plan, Proposal, ProposalError
 from evokernel.space import Knobs
 
@@ -23,22 +24,26 @@ class Mutate(Operator):
         self.most = most
 
     def propose(self, plan: Plan) -> Proposal:
-        if not plan.parents:
-            return self._fresh(plan)
-        parent = plan.parents[0].candidate
-        space = parent.genome.body.space
+        for parent in plan.parents:
+            child = self._mutant(plan, parent.candidate.genome)
+            if child is not None:
+                return Proposal(child, (parent.candidate.id,))
+        return random_proposal(plan)  # no parent yet, or nothing unseen around any of them
+
+    def _mutant(self, plan: Plan, genome: Genome) -> Genome | None:
+        space, old = genome.body.space, dict(genome.knobs)
         for _ in range(TRIES):
-            knobs: Knobs = dict(parent.genome.knobs)
+            knobs: Knobs = dict(old)
             while True:  # one change; another with probability one half, up to `most`
-                self._change(knobs, plan, parent.genome)
-                changed = sum(knobs[name] != value for name, value in parent.genome.knobs.items())
+                self._change(knobs, plan, genome)
+                changed = sum(knobs[name] != value for name, value in old.items())
                 if changed >= self.most or plan.rng.random() < 0.5:
                     break
             knobs = space.canonical(knobs, plan.context)
-            genome = Genome(parent.genome.body, knobs)
-            if knobs != dict(parent.genome.knobs) and space.valid(knobs, plan.context) and not plan.known(genome):
-                return Proposal(genome, (parent.id,))
-        raise ProposalError("no unseen mutant of this parent was found")
+            child = Genome(genome.body, knobs)
+            if knobs != old and space.valid(knobs, plan.context) and not plan.known(child):
+                return child
+        return None
 
     def _change(self, knobs: Knobs, plan: Plan, genome: Genome) -> None:
         space = genome.body.space
@@ -54,23 +59,30 @@ class Mutate(Operator):
             near = [i for i in (here - 1, here + 1) if 0 <= i < len(values)]
             knobs[name] = values[plan.rng.choice(near)]
 
-    def _fresh(self, plan: Plan) -> Proposal:
-        return random_proposal(plan)
-
 
 def random_proposal(plan: Plan) -> Proposal:
-    """Draw an unseen valid genome of any template."""
-    from evokernel.errors import SpaceError
-
+    """Draw an unseen valid genome of any template; when draws meet only seen ones, look through the whole space."""
     templates = list(plan.templates)
     plan.rng.shuffle(templates)
     for template in templates:
-        for _ in range(TRIES):
-            try:
-                knobs = template.body.space.sample(plan.rng, plan.context)
-            except SpaceError:
-                break  # this template does not serve the class; another does
+        genome = _drawn(template.body, plan)
+        if genome is not None:
+            return Proposal(genome)
+    for template in templates:
+        for knobs in template.body.space.enumerate(plan.context):
             genome = Genome(template.body, knobs)
             if not plan.known(genome):
                 return Proposal(genome)
-    raise ProposalError("no unseen random genome was found")
+    raise ProposalError("every genome of every template has been proposed")
+
+
+def _drawn(body: Body, plan: Plan) -> Genome | None:
+    for _ in range(TRIES):
+        try:
+            knobs = body.space.sample(plan.rng, plan.context)
+        except SpaceError:
+            return None  # this template does not serve the class; another may
+        genome = Genome(body, knobs)
+        if not plan.known(genome):
+            return genome
+    return None

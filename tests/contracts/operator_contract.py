@@ -58,6 +58,7 @@ class OperatorContract:
     def test_records_of_others_and_failures_are_learnt_without_complaint(self, operator):
         for number, speedup in ((10, 1.3), (11, None), (12, 0.2)):
             told = record(number, speedup, block=32, rows=1)
+            operator.expect(told.candidate)
             operator.learn(told, told.score(PROBLEM))
         assert operator.propose(plan(1, PARENTS))
 
