@@ -103,6 +103,8 @@ class Landscape:
     @classmethod
     def load(cls, path: Path) -> Landscape:
         """Read a landscape, or raise LandscapeError in one line."""
+        if not path.is_file():
+            raise LandscapeError(f"{path}: no such file")
         try:
             table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:

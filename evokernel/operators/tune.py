@@ -28,7 +28,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 # 10,000. So a study is rebuilt from a window, which in turn costs 50 ms: often enough to stay small, no oftener.
 BEST_KEPT, LAST_KEPT = 200, 500
 TRIMMED_AT = BEST_KEPT + LAST_KEPT + 100  # trials told
-LITTER = 500  # trials that stood in for something pending or invalid, now closed
+LITTER = 2000  # trials that stood in for something pending or invalid, now closed
 STARTUP = 10  # trials told before a sampler looks at any
 ASKS = 2  # fits of the sampler per proposal; what is invalid after that is repaired
 REPAIRS = 300
@@ -53,6 +53,7 @@ class Study:
         self.distributions = {name: distribution(self.space, name) for name in self.space.knobs}
         self.movable = {name: d for name, d in self.distributions.items() if not d.single()}
         self.ordinal = {name: d for name, d in self.movable.items() if isinstance(d, IntDistribution)}
+        self.trials: list[FrozenTrial] = []  # told, as optuna takes it; random search looks at none
         self.sources: list[FrozenTrial] = []  # what CMA-ES starts from: told, as far as it can see
         self.worst: float | None = None  # of those that passed
         self.litter = 0
@@ -65,12 +66,14 @@ class Study:
         if score is None and self.sampler == "cmaes":  # it fits a surface, which an outlying 0 would bend
             value = self.worst or FAILED_SCORE
         self.told.append((dict(candidate.genome.knobs), value))
+        if self.sampler != "random":
+            self.trials.append(self._trial(*self.told[-1], self.distributions))
         if self.sampler == "cmaes":
             self.sources.append(self._trial(*self.told[-1], self.ordinal))
         if len(self.told) > TRIMMED_AT:
             self._trim()
         elif self.study is not None:
-            self.study.add_trial(self._trial(*self.told[-1], self.distributions))
+            self.study.add_trials(self.trials[-1:])
 
     def _trim(self) -> None:
         """Keep the best and the latest."""
@@ -78,6 +81,7 @@ class Study:
         best = sorted(older, key=lambda i: -self.told[i][1])[:BEST_KEPT]
         kept = [*sorted(best), *range(len(self.told) - LAST_KEPT, len(self.told))]
         self.told = [self.told[i] for i in kept]
+        self.trials = [self.trials[i] for i in kept if self.trials]
         self.sources = [self.sources[i] for i in kept if self.sources]
         self.study = None
 
@@ -86,10 +90,10 @@ class Study:
         if self.study is None or self.litter > LITTER:
             self.litter = 0
             self.study = optuna.create_study(direction="maximize")
-            self.study.add_trials([self._trial(knobs, value, self.distributions) for knobs, value in self.told])
+            self.study.add_trials(self.trials)
         study, stand_ins = self.study, len(self.study.get_trials(deepcopy=False))
-        for knobs in self.pending.values():
-            study.add_trial(self._running(knobs))
+        if self.sampler != "random":
+            study.add_trials([self._running(knobs) for knobs in self.pending.values()])
         study.sampler = self._sampler(seed)
         knobs = {}
         for _ in range(ASKS):

@@ -196,8 +196,8 @@ class TestTuneAfterRecords:
             tune.propose(plan(seed))
         (study,) = tune.studies.values()
         states = [trial.state.name for trial in study.study.get_trials(deepcopy=False)]
-        assert states.count("COMPLETE") == 2 * STARTUP
-        assert set(states) == {"COMPLETE", "FAIL"}
+        assert states.count("COMPLETE") == (0 if sampler == "random" else 2 * STARTUP)
+        assert set(states) <= {"COMPLETE", "FAIL"}
 
     def test_failures_are_told_as_zero_to_tpe_and_as_the_worst_that_passed_to_cmaes(self, sampler):
         (study,) = self.told(Tune(sampler), 2 * STARTUP).studies.values()
