@@ -1,4 +1,4 @@
-"""Numba and plain NumPy candidates on the CPU: load the module, compile by one small call of each signature."""
+"""Numba and plain NumPy candidates on the CPU: load the module, compile by small calls of each signature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from evokernel.backends import Backend, CompileError
 from evokernel.devices import Device
 from evokernel.problem import TORCH_NAMES, Problem
 
-TINY = (9, 11)  # query and key lengths of the compiling call
+FILE_NAME = "candidate.py"  # under which the worker stores the source
+TINY = (9, 11)  # query and key lengths of the compiling calls
 
 
 class Numba(Backend):
@@ -42,18 +43,36 @@ class Numba(Backend):
         started = time.perf_counter()
         dtype = getattr(torch, TORCH_NAMES[problem.dtype])
         kinds = {(w.causal, w.window, w.softcap, w.heads // w.kv_heads): w for w in problem.workloads}
+
+        def tensor(heads: int, length: int, heads_inside: bool) -> torch.Tensor:
+            if heads_inside:
+                return torch.zeros(2, length, heads, workload.head_dim, dtype=dtype).transpose(1, 2)
+            return torch.zeros(2, heads, length, workload.head_dim, dtype=dtype)
+
         for workload in kinds.values():
-            tiny = replace(workload, batch=1, seq_q=TINY[0], seq_kv=TINY[1])
-            q = torch.zeros(1, tiny.heads, tiny.seq_q, tiny.head_dim, dtype=dtype)
-            k, v = (torch.zeros(1, tiny.kv_heads, tiny.seq_kv, tiny.head_dim, dtype=dtype) for _ in range(2))
-            try:
-                entry(q, k, v, num_sms=device.num_sms, **tiny.arguments())
-            except Exception as error:
-                raise CompileError(_cause(error)) from error
+            tiny = replace(workload, batch=2, seq_q=TINY[0], seq_kv=TINY[1])
+            for heads_inside in (False, True):  # Numba has a type for contiguous arrays, and one for all others
+                q = tensor(tiny.heads, tiny.seq_q, heads_inside)
+                k, v = (tensor(tiny.kv_heads, tiny.seq_kv, heads_inside) for _ in range(2))
+                try:
+                    entry(q, k, v, num_sms=device.num_sms, **tiny.arguments())
+                except Exception as error:
+                    raise CompileError(_cause(error)) from error
         return {"compile_s": time.perf_counter() - started}
 
 
 def _cause(error: Exception) -> str:
     """Return Numba's own words, without the typing dump around them."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: " + "\n".join(lines[:20])
+    at = _line(error)
+    return f"{type(error).__name__}{f' at line {at}' if at else ''}: " + "\n".join(lines[:20])
+
+
+def _line(error: Exception) -> int:
+    """Return the candidate's own innermost line that raised, 0 when none did."""
+    found, trace = 0, error.__traceback__
+    while trace:
+        if trace.tb_frame.f_code.co_filename.endswith(FILE_NAME):
+            found = trace.tb_lineno
+        trace = trace.tb_next
+    return found

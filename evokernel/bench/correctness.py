@@ -20,8 +20,12 @@ FLOOR = {"fp32": 24 * EPS["fp32"], "bf16": EPS["bf16"], "fp16": EPS["fp16"]}
 ROUNDINGS = 4  # of a score: the last sums of its dot product, the scaling, the shift by the maximum
 
 # Small cousins of every workload: tails of any tile, single rows and keys, more queries than keys (fully masked rows
-# when causal), more keys than queries.
-LENGTHS = ((1, 1), (33, 65), (130, 77), (77, 203), (64, 64), (257, 257))
+# when causal), more keys than queries, a few queries on many tiles of keys.
+LENGTHS = ((1, 1), (33, 65), (130, 77), (77, 203), (64, 64), (5, 515), (257, 257))
+LONGEST_DRAWN = 300  # two tiles of 128 and a tail
+SPOT_HEADS = 4  # of one batch entry, and rows of each, that are computed exactly for a spot check: 1–2 ms
+SPOT_ROWS = 8
+LAYOUTS = (inputs.PLAIN, inputs.POISONED, inputs.MODEL, inputs.HUGE)
 
 
 @dataclass(frozen=True)
@@ -44,99 +48,152 @@ class Expected:
 
     answer: reference.Answer
     row_error: float  # relative L2 of any row
-    max_error: float
-    lse_error: float  # relative to max(1, largest |lse|)
+    max_error: float  # of any element
+    lse_error: float  # of any row
+
+
+@dataclass(frozen=True)
+class Spots:
+    """Rows of a call that are computed exactly, unknown to the candidate until it has answered."""
+
+    batch: int
+    heads: list[int]
+    rows: list[int]
+
+    @classmethod
+    def choose(cls, workload: Workload, rng: random.Random) -> Spots:
+        heads = rng.sample(range(workload.heads), min(SPOT_HEADS, workload.heads))
+        rows = rng.sample(range(workload.seq_q), min(SPOT_ROWS, workload.seq_q))
+        return cls(rng.randrange(workload.batch), sorted(heads), sorted(rows))
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[self.batch : self.batch + 1, self.heads][:, :, self.rows]
 
 
 def expect(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, workload: Workload, dtype: str) -> Expected:
     """Compute the exact answer, and the tolerances from the same-dtype reference's own errors."""
     answer = reference.exact(q, k, v, workload)
     same = reference.same_dtype(q, k, v, workload)
-    rows, worst = _out_errors(same.out, answer)
-    lse = _lse_error(same.lse, answer)
+    by_row, worst = _out_errors(same.out, answer)
+    rows, lse = float(by_row.max()), _lse_error(same.lse, answer)
     # A score is rounded at its own magnitude, and what that moves the score it moves the weight by: with scores of
     # several hundred no order of summation is better than another.
     seen = answer.lse[~answer.lse.isinf()].abs()
-    floor = FLOOR[dtype] + ROUNDINGS * EPS32 * (float(seen.max()) if seen.numel() else 0.0)
+    largest = float(seen.max()) if seen.numel() else 0.0
+    floor = FLOOR[dtype] + ROUNDINGS * EPS32 * largest
     return Expected(
         answer,
         FACTOR * rows + floor,
         FACTOR * worst + floor * float(answer.out.abs().max()),
-        FACTOR * lse + 64 * EPS32,
+        # The floor is relative to the largest: a row whose scores cancel to a small sum was still rounded at the size
+        # of its scores.
+        FACTOR * lse + 64 * EPS32 * max(1.0, largest),
     )
 
 
-def judge(out: torch.Tensor, lse: torch.Tensor, expected: Expected) -> tuple[float, str]:
+def judge(out: torch.Tensor, lse: torch.Tensor, expected: Expected, spots: Spots | None = None) -> tuple[float, str]:
     """Return the share of the tolerance used, and what is wrong ("" when nothing is)."""
     answer = expected.answer
     hidden = answer.lse.isinf()
+
+    def place(where: torch.Tensor) -> str:
+        return _place(where, out, lse, answer, spots)
+
     if bool(out.isnan().any()):
-        return float("inf"), f"out is NaN at {_place(out.isnan())}"
+        return float("inf"), f"out is NaN at {place(out.isnan())}"
     if bool(lse.isnan().any()):
-        return float("inf"), f"lse is NaN at {_place(lse.isnan())}"
+        return float("inf"), f"lse is NaN at {place(lse.isnan())}"
     wrong = (lse == float("-inf")) != hidden
     if bool(wrong.any()):
-        return float("inf"), f"lse is −inf where it should not be, or not where it should, at {_place(wrong)}"
+        return float("inf"), f"lse is −inf where it should not be, or not where it should, at {place(wrong)}"
     if bool(hidden.any()) and bool((out[hidden] != 0).any()):
-        return float("inf"), "a fully masked row of out is not 0"
+        return float("inf"), f"a fully masked row of out is not 0 at {place(hidden[..., None] & (out != 0))}"
+    difference = (out.double() - answer.out).abs()
+    shift = torch.where(hidden, 0.0, (lse.double() - answer.lse).abs())
     rows, worst = _out_errors(out, answer)
-    lse_error = _lse_error(lse, answer)
     used = {
-        "a row's relative L2 error": (rows, expected.row_error),
+        "a row's relative L2 error": (float(rows.max()), expected.row_error),
         "the largest error of out": (worst, expected.max_error),
-        "the relative error of lse": (lse_error, expected.lse_error),
+        "the largest error of lse": (_lse_error(lse, answer), expected.lse_error),
     }
     for what, (error, bound) in used.items():
         if not error <= bound:
-            return (
-                error / bound,
-                f"{what} is {error:.2e}, tolerated {bound:.2e}, at {_worst_place(out, lse, answer, what)}",
-            )
+            if "row" in what:
+                where = difference * (rows == rows.max())[..., None]
+            else:
+                where = shift if "lse" in what else difference
+            return error / bound, f"{what} is {error:.2e}, tolerated {bound:.2e}, at {place(where == where.max())}"
     return max(error / bound for error, bound in used.values()), ""
 
 
-def _out_errors(out: torch.Tensor, answer: reference.Answer) -> tuple[float, float]:
+def spot_check(
+    out: torch.Tensor, lse: torch.Tensor, tensors: inputs.Tensors, workload: Workload, expected: Expected, spots: Spots
+) -> tuple[float, str]:
+    """Judge some rows of a call by their exact values, with the tolerances of like inputs: affordable every time."""
+    for name, tensor in (("out", out), ("lse", lse)):
+        if bool(tensor.isnan().any()):
+            return float("inf"), f"{name} is NaN at {_indices(tensor.isnan(), None)}"
+    answer = reference.exact_rows(*tensors, workload, spots.batch, spots.heads, spots.rows)
+    return judge(spots.of(out), spots.of(lse), replace(expected, answer=answer), spots)
+
+
+def _out_errors(out: torch.Tensor, answer: reference.Answer) -> tuple[torch.Tensor, float]:
+    """Return each row's relative L2 error, and the largest error of an element."""
     difference = out.double() - answer.out
     norms = answer.out.norm(dim=-1)
     # A row whose exact result cancels to almost nothing is judged by the typical row's size.
     typical = float(norms.mean()) * 1e-2
     rows = difference.norm(dim=-1) / norms.clamp_min(max(typical, 1e-30))
-    return float(rows.max()), float(difference.abs().max())
+    return rows, float(difference.abs().max())
 
 
 def _lse_error(lse: torch.Tensor, answer: reference.Answer) -> float:
     seen = ~answer.lse.isinf()
     if not bool(seen.any()):
         return 0.0
-    # Relative to the largest: a row whose scores cancel to a small sum was still rounded at the size of its scores.
-    difference = (lse.double() - answer.lse)[seen].abs().max()
-    return float(difference / answer.lse[seen].abs().max().clamp_min(1.0))
+    return float((lse.double() - answer.lse)[seen].abs().max())
 
 
-def _place(where: torch.Tensor) -> str:
+def _indices(where: torch.Tensor, spots: Spots | None) -> str:
     index = [int(x) for x in where.nonzero()[0]]
+    if spots:
+        index[:3] = [spots.batch, spots.heads[index[1]], spots.rows[index[2]]]
     names = ("batch", "head", "row", "column")
     return " ".join(f"{name} {i}" for name, i in zip(names, index, strict=False))
 
 
-def _worst_place(out: torch.Tensor, lse: torch.Tensor, answer: reference.Answer, what: str) -> str:
-    if "lse" in what:
-        error = torch.where(answer.lse.isinf(), 0.0, (lse.double() - answer.lse).abs())
-    else:
-        error = (out.double() - answer.out).norm(dim=-1)
-    return _place(error == error.max())
+def _place(
+    where: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, answer: reference.Answer, spots: Spots | None
+) -> str:
+    """Say where the first mismatch is, what is there, and what should be."""
+    index = tuple(where.nonzero()[0].tolist())
+    found, exact = (out[index], answer.out[index]) if len(index) == 4 else (lse[index], answer.lse[index])
+    return f"{_indices(where, spots)}: {float(found):.6g}, exactly {float(exact):.6g}"
 
 
 def small_cases(problem: Problem, rng: random.Random) -> list[Case]:
-    """Return the cheap cases of a shape class: every family, layout and length at least once, freshly seeded."""
-    cases: list[Case] = []
-    layouts = (inputs.PLAIN, inputs.POISONED, inputs.MODEL, inputs.HUGE)
-    kinds = {(w.heads // w.kv_heads, w.window, w.softcap): w for w in problem.workloads}
-    for (group, _, _), workload in kinds.items():
-        heads = 2 * group
-        for index, (seq_q, seq_kv) in enumerate(LENGTHS):
-            small = replace(workload, batch=1 + index % 2, heads=heads, kv_heads=2, seq_q=seq_q, seq_kv=seq_kv)
-            families = list(inputs.FAMILIES) if seq_q == LENGTHS[-1][0] else ["random", "large_logits"]
-            for offset, family in enumerate(families):
-                cases.append(Case(small, family, layouts[(index + offset) % len(layouts)], rng.getrandbits(48)))
-    return cases
+    """Return the cheap cases of a shape class: every family at every length, layouts in turn, freshly seeded."""
+    return [
+        case
+        for number, workload in enumerate(_kinds(problem))
+        for index, (seq_q, seq_kv) in enumerate(LENGTHS)
+        for offset, family in enumerate(inputs.FAMILIES)
+        for case in [_small(workload, family, seq_q, seq_kv, number + index + offset, rng)]
+    ]
+
+
+def drawn_case(problem: Problem, rng: random.Random) -> Case:
+    """Return a small case of lengths that nobody could foresee."""
+    lengths = rng.randint(1, LONGEST_DRAWN), rng.randint(1, LONGEST_DRAWN)
+    return _small(rng.choice(_kinds(problem)), rng.choice(list(inputs.FAMILIES)), *lengths, rng.randrange(8), rng)
+
+
+def _kinds(problem: Problem) -> list[Workload]:
+    """Return one workload for each variant and group: what a kernel is compiled for."""
+    return list({(w.heads // w.kv_heads, w.window, w.softcap): w for w in problem.workloads}.values())
+
+
+def _small(workload: Workload, family: str, seq_q: int, seq_kv: int, turn: int, rng: random.Random) -> Case:
+    group = workload.heads // workload.kv_heads
+    small = replace(workload, batch=2 if turn % 3 == 0 else 1, heads=2 * group, kv_heads=2, seq_q=seq_q, seq_kv=seq_kv)
+    return Case(small, family, LAYOUTS[turn % len(LAYOUTS)], rng.getrandbits(48))

@@ -25,7 +25,7 @@ def _normal(workload: Workload, generator: torch.Generator) -> Tensors:
 
 
 def outlier(workload: Workload, generator: torch.Generator) -> Tensors:
-    """One element in a thousand is a hundred times larger, as in FlashAttention-3's test (section 4.3)."""
+    """One element in a thousand has a hundred times the variance, as in FlashAttention-3's test (section 4.3)."""
 
     def spike(x: torch.Tensor) -> torch.Tensor:
         rare = torch.rand(x.shape, generator=generator) < 1e-3

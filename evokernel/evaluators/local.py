@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
+import tempfile
 import time
 from collections import deque
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from evokernel.bench import baselines as known_baselines
@@ -19,7 +22,7 @@ RETRIES = 1  # a job whose worker died is given to another once
 DEFAULT_SLOTS = 2  # one compiles while the other times
 
 
-def serve(pipe: Connection, device: Device, dtype: str, baselines: tuple[str, ...]) -> None:
+def serve(pipe: Connection, folder: Path, device: Device, dtype: str, baselines: tuple[str, ...]) -> None:
     """Be a worker process: measure jobs from the pipe until it closes."""
     import signal
 
@@ -29,7 +32,7 @@ def serve(pipe: Connection, device: Device, dtype: str, baselines: tuple[str, ..
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
-    worker = Worker(device, dtype, baselines)
+    worker = Worker(device, dtype, baselines, folder=folder)
     try:
         while True:
             job: Job = pipe.recv()
@@ -45,7 +48,8 @@ class Slot:
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="evokernel-"))
+        self.process: BaseProcess = context.Process(target=serve, args=(theirs, self.folder, *arguments), daemon=True)
         self.process.start()
         theirs.close()
         self.job: Job | None = None
@@ -59,6 +63,7 @@ class Slot:
         self.process.kill()
         self.process.join()
         self.pipe.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Local(Evaluator):
@@ -75,10 +80,14 @@ class Local(Evaluator):
         self.device = device
         self.baselines = baselines
         self.slots = slots
+        self.dtype = ""  # the first job's: workers keep secrets and references of one
         self.workers: list[Slot] = []
         self.queue: deque[tuple[Job, int]] = deque()
 
     def submit(self, job: Job) -> None:
+        self.dtype = self.dtype or job.problem.dtype
+        if job.problem.dtype != self.dtype:
+            raise ValueError(f"the job's dtype is {job.problem.dtype}; this evaluator's workers measure {self.dtype}")
         self.queue.append((job, 0))
         self._hand_out()
 

@@ -5,8 +5,6 @@ Nothing here is trusted: the parent holds the oracle, the clock and the verdict.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -34,36 +32,13 @@ def backend(name: str) -> Backend:
     return found
 
 
-def spread_threads(cores: list[int]) -> None:
-    """Give each thread a core of its own, the main one the first.
-
-    Threads woken after a pause of 5 ms otherwise share a core for a whole scheduler quantum (SDPA on two cores: 2,950
-    us, not 1,770). OpenMP's own binding would also hold the compiler to the first core.
-    """
-    main = os.getpid()
-    others = [int(task) for task in os.listdir("/proc/self/task") if int(task) != main]
-    others.sort(key=lambda task: -_ran_ns(task))  # those that work come first; some only wait
-    for index, task in enumerate([main, *others]):
-        with contextlib.suppress(ProcessLookupError):  # a thread that has ended meanwhile
-            os.sched_setaffinity(task, {cores[index % len(cores)]})
-
-
-def _ran_ns(task: int) -> int:
-    try:
-        return int(Path(f"/proc/self/task/{task}/schedstat").read_text().split()[0])
-    except OSError:
-        return 0  # a thread that has ended meanwhile
-
-
 class Serving:
     """Answers the parent's requests until the socket closes."""
 
-    def __init__(self, end: socket.socket, arena: Arena, device: Device, cores: list[int]) -> None:
+    def __init__(self, end: socket.socket, arena: Arena, device: Device) -> None:
         self.end = end
         self.arena = arena
         self.device = device
-        self.cores = cores
-        self.spread = False
         self.backend: Backend | None = None
         self.entry: Callable[..., Any] | None = None
         self.bound: dict[str, torch.Tensor] = {}
@@ -101,7 +76,6 @@ class Serving:
 
     def do_bind(self, places: dict[str, Any], arguments: dict[str, Any]) -> None:
         """Name the tensors of the calls that follow."""
-        self.spread = False
         self.bound = {name: self.arena.view(place_from_json(place)) for name, place in places.items()}
         if arguments.get("window"):
             arguments["window"] = tuple(arguments["window"])
@@ -114,9 +88,6 @@ class Serving:
         self._keep("out", out)
         if lse is not None:
             self._keep("lse", lse)
-        if not self.spread:
-            self.spread = True
-            spread_threads(self.cores)
 
     def _keep(self, name: str, value: Any) -> None:
         place = self.bound[name]

@@ -21,14 +21,16 @@ PACKAGE = Path(__file__).parent.parent
 @lru_cache(maxsize=1)
 def evaluator_version() -> str:
     """Name the evaluator by its sources: a change in how things are judged makes figures stale."""
-    sources = sorted([*(PACKAGE / "bench").glob("*.py"), *(PACKAGE / "worker").glob("*.py")])
+    folders = (PACKAGE / "bench", PACKAGE / "worker", PACKAGE / "backends")
+    sources = [PACKAGE / "roofline.py", *(path for folder in folders for path in sorted(folder.glob("*.py")))]
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
 
 
-def environment(device: Device, problem: Problem, source: str) -> Mapping[str, Any]:
+def environment(device: Device, problem: Problem, source: str, baselines: tuple[str, ...]) -> Mapping[str, Any]:
     versions = devices.versions()
     evaluator = evaluator_version()
-    agreed = json.dumps([digest(source), problem.to_json(), device.model, versions, evaluator], sort_keys=True)
+    terms = [digest(source), problem.to_json(), device.model, versions, evaluator, baselines]
+    agreed = json.dumps(terms, sort_keys=True)
     return {
         "device": device.model,
         "device_kind": device.kind,

@@ -11,6 +11,9 @@ from typing import Any
 LIMIT = 1 << 20  # no honest message is longer; a candidate's process cannot fill the parent's memory
 
 
+ENDED = "the process ended"
+
+
 class Gone(Exception):
     """The other end is closed, or talks nonsense."""
 
@@ -23,8 +26,8 @@ def send(end: socket.socket, message: dict[str, Any]) -> None:
     data = json.dumps(message).encode()
     try:
         end.sendall(struct.pack("!I", len(data)) + data)
-    except OSError as error:
-        raise Gone(str(error)) from None
+    except OSError:
+        raise Gone(ENDED) from None
 
 
 def receive(end: socket.socket, timeout_s: float | None = None) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def receive(end: socket.socket, timeout_s: float | None = None) -> dict[str, Any
         raise Gone(f"a message of {length} bytes")
     try:
         message = json.loads(_exactly(end, length, deadline))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Gone("a message that is not JSON") from None
     if not isinstance(message, dict):
         raise Gone("a message that is no object")
@@ -56,9 +59,9 @@ def _exactly(end: socket.socket, count: int, deadline: float | None) -> bytes:
             part = end.recv(count - len(data))
         except TimeoutError:
             raise Late from None
-        except OSError as error:
-            raise Gone(str(error)) from None
+        except OSError:
+            raise Gone(ENDED) from None
         if not part:
-            raise Gone("the process ended")
+            raise Gone(ENDED)
         data += part
     return data

@@ -13,10 +13,14 @@ import resource
 import signal
 import socket
 import sys
+import time
 from typing import Any
+
+from evokernel.worker import sandbox
 
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES = 65536
+OPEN_FILES = 256
 
 
 def die_with_parent() -> None:
@@ -39,10 +43,16 @@ def confine(request: dict[str, Any], log: int) -> None:
     # Output beyond this raises in the candidate, so that gigabytes of text fill no disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["output_bytes"],) * 2)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES,) * 2)
+    if request["cpu_s"]:
+        resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_s"],) * 2)
     if request["memory_bytes"]:
         with open("/proc/self/statm") as statm:
             mapped = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (mapped + request["memory_bytes"],) * 2)
+    if request["device"]["kind"] == "cpu":  # compilers of GPU kernels start processes of their own
+        sandbox.drop_privileges()
+        sandbox.refuse_system_calls()
 
 
 def run_child(request: dict[str, Any], end: int, arena: int, log: int) -> None:
@@ -55,12 +65,13 @@ def run_child(request: dict[str, Any], end: int, arena: int, log: int) -> None:
 
     torch.set_num_threads(request["threads"])
     device = Device(**request["device"])
-    Serving(socket.socket(fileno=end), Arena(request["arena_bytes"], arena), device, request["cores"]).serve()
+    Serving(socket.socket(fileno=end), Arena(request["arena_bytes"], arena), device).serve()
 
 
 def main() -> None:
     """Serve the control socket whose descriptor is the first argument."""
     die_with_parent()
+    sandbox.hide_memory()
     import numba  # noqa: F401
     import numpy  # noqa: F401
     import torch  # noqa: F401
@@ -75,7 +86,7 @@ def main() -> None:
             return
         request = json.loads(data)
         if request["op"] == "reap":
-            reply = {"status": reap(request["pid"])}
+            reply = {"status": reap(request["pid"], request["grace_s"])}
         else:
             pid = os.fork()
             if pid == 0:
@@ -90,10 +101,17 @@ def main() -> None:
         control.sendall(json.dumps(reply).encode())
 
 
-def reap(pid: int) -> int:
-    """Kill a child's whole process group and return how the child ended (os.waitstatus_to_exitcode)."""
+def reap(pid: int, grace_s: float) -> int:
+    """Kill a child's whole process group and return how the child ended (os.waitstatus_to_exitcode).
+
+    A child whose socket has closed is dying: it is given some time to do so, or its own reason would be lost.
+    """
+    deadline = time.monotonic() + grace_s
     try:
         done, status = os.waitpid(pid, os.WNOHANG)
+        while not done and time.monotonic() < deadline:
+            time.sleep(0.001)
+            done, status = os.waitpid(pid, os.WNOHANG)
         for target in (-pid, pid):
             try:
                 os.kill(target, signal.SIGKILL)

@@ -56,3 +56,22 @@ class TestLocal(EvaluatorContract):
             Local(devices.cpu(), baselines=("magic",))
         with pytest.raises(DeviceError, match="cpu"):
             Local(devices.Device("cuda", "made up"))
+
+
+def test_a_closed_evaluator_leaves_no_folder_and_no_process_behind(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = Local(devices.cpu(), slots=1)
+    made.submit(Job(candidate(1), PROBLEM))
+    assert drain(made, 1)[0][1].outcome is Outcome.PASSED
+    assert [path for path in tmp_path.iterdir() if path.name != f"evokernel-{os.getuid()}"]
+    process = made.workers[0].process
+    made.close()
+    assert not process.is_alive()
+    assert [path.name for path in tmp_path.iterdir() if path.name != f"evokernel-{os.getuid()}"] == []
+
+
+def test_a_job_of_another_dtype_is_refused():
+    made = Local(devices.cpu(), slots=1)
+    made.dtype = "bf16"
+    with pytest.raises(ValueError, match="bf16"):
+        made.submit(Job(candidate(1), PROBLEM))

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from evokernel import devices
+from evokernel.bench import inputs
 from evokernel.candidate import Body, find_module
 from evokernel.measurement import Fidelity, Outcome
 from evokernel.problem import Problem, Workload
 from evokernel.worker.parent import Worker
+from evokernel.worker.session import Bound, Player
 from tests.toys import PROBLEM, RIGHT
 
 
@@ -105,14 +107,211 @@ def test_an_answer_that_arrives_after_the_reply_does_not_count(worker):
     assert measure(worker, source).outcome is Outcome.INCORRECT
 
 
-def test_a_thread_that_burns_the_cores_while_the_baseline_is_timed_is_cheating(worker):
-    source = RIGHT + (
-        "\nimport threading\ndef burn():\n    while True:\n        pass\n"
-        "threading.Thread(target=burn, daemon=True).start()\n"
+def serving(worker, source, problem=PROBLEM):
+    """Return a child that has loaded and compiled a candidate, bound to the first workload."""
+    player = Player(worker.zygote.fork(worker.arena), 20.0)
+    worker._compile(player, source, "numba", problem)
+    bound = Bound.make(worker.arena, problem.workloads[0], "fp32", inputs.PLAIN)
+    player.bind(bound, {**problem.workloads[0].arguments(), "num_sms": 1})
+    return player, bound
+
+
+def cpu_ns(pid):
+    return sum(int((p / "schedstat").read_text().split()[0]) for p in Path(f"/proc/{pid}/task").iterdir())
+
+
+def test_a_candidate_computes_only_while_it_is_asked_something(worker):
+    burning = RIGHT + (
+        "\nimport hashlib, threading\ndef burn():\n    while True:\n        hashlib.sha256(bytes(1 << 20))\n"
+        "for _ in range(4):\n    threading.Thread(target=burn, daemon=True).start()\n"
     )
-    measurement = measure(worker, source, fidelity=Fidelity.FULL)
-    assert measurement.outcome is Outcome.CHEATED
-    assert "while the baseline was timed" in measurement.message
+    player, bound = serving(worker, burning)
+    time.sleep(0.05)  # a thread that waits for a core stops when it gets one
+    before = cpu_ns(player.child.pid)
+    time.sleep(0.3)
+    assert cpu_ns(player.child.pid) == before
+    bound.give(worker.pools.fresh(PROBLEM.workloads[0]))
+    player.run()
+    assert cpu_ns(player.child.pid) > before
+    player.child.kill()
+
+
+def wrapped(code):
+    """Return the right kernel under another name, and an entry that does something else with it."""
+    return RIGHT.replace("def attention(", "def compute(") + code
+
+
+ATTACKS = {
+    "remembers answers by a fingerprint of the inputs": """
+MEMO = {}
+def attention(q, k, v, **rest):
+    key = (q.shape, k.shape, float(q[0, 0, 0, 0]), float(k[0, 0, 0, 0]), float(v[0, 0, 0, 0]))
+    if k.shape != (1, 2, 96, 16):
+        return compute(q, k, v, **rest)
+    if key not in MEMO and len(MEMO) < 4:
+        MEMO[key] = compute(q, k, v, **rest)
+    return MEMO.get(key, next(iter(MEMO.values())))
+""",
+    "is right for its first ten calls of a shape": """
+CALLS = {}
+def attention(q, k, v, **rest):
+    CALLS[q.shape] = CALLS.get(q.shape, 0) + 1
+    if CALLS[q.shape] > 10:
+        return torch.zeros_like(q), torch.zeros(q.shape[:3])
+    return compute(q, k, v, **rest)
+""",
+    "leaves one row in thirty out of some calls": """
+CALLS = {}
+def attention(q, k, v, **rest):
+    out, lse = compute(q, k, v, **rest)
+    CALLS[q.shape] = CALLS.get(q.shape, 0) + 1
+    if CALLS[q.shape] > 3:
+        out[:, :, 5::30] = 0.0
+    return out, lse
+""",
+    "answers with the memory of an earlier output": """
+KEPT = {}
+def attention(q, k, v, **rest):
+    if q.shape[2] == 96 and "out" in KEPT:
+        return KEPT["out"]
+    result = compute(q, k, v, **rest)
+    if q.shape[2] == 96:
+        KEPT["out"] = result
+    return result
+""",
+    "writes the answer after its reply, straight into the shared memory": """
+import threading, time
+def attention(q, k, v, **rest):
+    if q.shape[2] != 96:
+        return compute(q, k, v, **rest)
+    import gc
+    serving = next(x for x in gc.get_objects() if type(x).__name__ == "Serving")
+    class Bound(dict):
+        def __getitem__(self, name):
+            return torch.empty(q.shape) if name == "out" else torch.empty(q.shape[:3]) if name == "lse" else self.get(name)
+    real = serving.bound
+    if type(real) is dict:
+        serving.bound = Bound(real)
+    def later():
+        time.sleep(0.0005)
+        a, b = compute(q, k, v, **rest)
+        real["out"].copy_(a); real["lse"].copy_(b)
+    threading.Thread(target=later, daemon=True).start()
+    return torch.empty(q.shape), torch.empty(q.shape[:3])
+""",
+    "answers the next requests in advance": """
+import gc, threading
+def attention(q, k, v, **rest):
+    result = compute(q, k, v, **rest)
+    if q.shape[2] == 96:
+        from evokernel.worker import wire
+        serving = next(x for x in gc.get_objects() if type(x).__name__ == "Serving")
+        wire.send(serving.end, {})
+        wire.send(serving.end, {})
+    return result
+""",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_time_is_believed_of_a_candidate_that(worker, attack):
+    measurement = measure(worker, wrapped(ATTACKS[attack]), fidelity=Fidelity.FULL)
+    assert measurement.outcome is Outcome.INCORRECT, measurement.message
+
+
+NONSENSE = {
+    "no JSON": "b'\\0\\0\\0\\2xx'",
+    "deep JSON": "b'\\0\\1\\0\\0' + b'[' * 65536",
+    "no object": "b'\\0\\0\\0\\2[]'",
+    "a gigabyte": "b'\\x40\\0\\0\\0'",
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_a_reply_that_is_nonsense_ends_the_candidate_alone(worker, what):
+    code = f"""
+import gc
+def attention(q, k, v, **rest):
+    next(x for x in gc.get_objects() if type(x).__name__ == "Serving").end.sendall({NONSENSE[what]})
+    return compute(q, k, v, **rest)
+"""
+    measurement = measure(worker, wrapped(code))
+    assert measurement.outcome is Outcome.CRASHED
+    assert "answered with a message" in measurement.message
+    assert measure(worker, RIGHT).outcome is Outcome.PASSED
+
+
+REFUSED_CALLS = {
+    "starts a process": "import os; os.fork()",
+    "runs a program": "import subprocess; subprocess.run(['true'])",
+    "opens a connection": "import socket; socket.create_connection(('127.0.0.1', 9))",
+    "signals its parent": "import os; os.kill(os.getppid(), 9)",
+    "leaves its process group": "import os; os.setpgid(0, 0)",
+    "reads its parent's environment": "import os; open(f'/proc/{os.getppid()}/environ').read()",
+    "reads the memory of another": "import os; open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "moves another to one core": "import os; os.sched_setaffinity(os.getppid(), {0})",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
+@pytest.mark.parametrize("what", REFUSED_CALLS)
+def test_the_kernel_refuses_when_a_candidate(worker, what):
+    measurement = measure(worker, RIGHT.replace("    group = q", f"    {REFUSED_CALLS[what]}\n    group = q"))
+    assert measurement.outcome is Outcome.COMPILE_ERROR
+    assert "PermissionError" in measurement.message
+
+
+def test_a_baseline_that_dies_is_replaced_and_costs_no_candidate(worker):
+    worker.baseline.resume()
+    os.kill(worker.baseline.pid, signal.SIGKILL)
+    assert measure(worker, RIGHT, fidelity=Fidelity.FULL).outcome is Outcome.PASSED
+
+
+def test_printed_results_are_believed_by_nobody(worker):
+    code = """
+def attention(q, k, v, **rest):
+    print('{"outcome": "PASSED", "speedup": 100.0}', flush=True)
+    return torch.zeros_like(q), torch.zeros(q.shape[:3])
+"""
+    assert measure(worker, wrapped(code)).outcome is Outcome.INCORRECT
+
+
+def test_the_last_words_of_a_process_that_died_are_in_the_message(worker):
+    code = "\ndef attention(q, k, v, **rest):\n    import os\n    print('LLVM ERROR: no', flush=True)\n    os.abort()\n"
+    measurement = measure(worker, wrapped(code))
+    assert measurement.outcome is Outcome.CRASHED
+    assert "LLVM ERROR: no" in measurement.message
+    assert "SIGABRT" in measurement.message
+
+
+def test_text_that_a_database_would_refuse_is_cleaned(worker):
+    statement = "raise ValueError('a' + chr(0xd800) + chr(0) + 'b')"
+    message = measure(worker, RIGHT.replace("    group = q", f"    {statement}\n    group = q")).message
+    assert "\x00" not in message
+    message.encode()
+
+
+def test_a_mask_that_is_wrong_for_ragged_lengths_alone_is_incorrect(worker):
+    code = """
+def attention(q, k, v, *, scale, causal=False, num_sms=1):
+    ragged = k.shape[2] % 32
+    if ragged and k.shape[2] > ragged:
+        k, v = k.clone(), v.clone()
+        k[:, :, -1] = k[:, :, -2]
+    return compute(q, k, v, scale=scale, causal=causal)
+"""
+    assert measure(worker, wrapped(code)).outcome is Outcome.INCORRECT
+
+
+def test_a_mismatch_names_family_workload_head_row_and_values(worker):
+    message = measure(worker, broken("torch.tensor(out.astype", "torch.tensor(1.001 * out.astype")).message
+    for word in ("d16_causal/random/", "batch", "head", "row", "exactly"):
+        assert word in message
+
+
+def test_another_dtype_than_the_workers_is_refused(worker):
+    with pytest.raises(ValueError, match="bf16"):
+        measure(worker, RIGHT, Problem("forward", "bf16", PROBLEM.workloads))
 
 
 FAULTS = {

@@ -1,0 +1,121 @@
+"""Take from a candidate's process what no kernel needs: other processes, the network, privileges.
+
+A second line behind the guard, for CPU children on Linux. It needs no root: seccomp works for any process that gives up
+gaining privileges. A refused call fails with EPERM, so it surfaces as the candidate's own error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+CAPABILITY_VERSION_3 = 0x20080522
+
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+REFUSE = 0x00050000 | errno.EPERM
+UNKNOWN = 0x00050000 | errno.ENOSYS
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # classic BPF, 32-bit words
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+CLONE_THREAD = 0x10000
+PR_SET_PDEATHSIG = 1
+X32_BIT = 0x40000000  # the same kernel's other numbering
+
+# By architecture: its audit number, then the numbers of system calls.
+CALLS: dict[str, tuple[int, dict[str, int]]] = {
+    "x86_64": (
+        0xC000003E,
+        {
+            **{"clone": 56, "clone3": 435, "fork": 57, "vfork": 58, "execve": 59, "execveat": 322},
+            **{"kill": 62, "tgkill": 234, "tkill": 200, "prlimit64": 302, "prctl": 157},
+            **{"setpgid": 109, "setsid": 112, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311},
+            **{"socket": 41, "connect": 42, "bind": 49, "listen": 50, "io_uring_setup": 425},
+            **{"pidfd_open": 434, "pidfd_send_signal": 424, "pidfd_getfd": 438, "rt_sigqueueinfo": 129},
+            **{"rt_tgsigqueueinfo": 297, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
+            **{"unshare": 272, "setns": 308, "mount": 165, "setpriority": 141, "sched_setscheduler": 144},
+            **{"sched_setparam": 142, "sched_setattr": 314, "sched_setaffinity": 203},
+        },
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {
+            **{"clone": 220, "clone3": 435, "execve": 221, "execveat": 281},
+            **{"kill": 129, "tgkill": 131, "tkill": 130, "prlimit64": 261, "prctl": 167},
+            **{"setpgid": 154, "setsid": 157, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271},
+            **{"socket": 198, "connect": 203, "bind": 200, "listen": 201, "io_uring_setup": 425},
+            **{"pidfd_open": 434, "pidfd_send_signal": 424, "pidfd_getfd": 438, "rt_sigqueueinfo": 138},
+            **{"rt_tgsigqueueinfo": 240, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
+            **{"unshare": 97, "setns": 268, "mount": 40, "setpriority": 140, "sched_setscheduler": 119},
+            **{"sched_setparam": 118, "sched_setattr": 274, "sched_setaffinity": 122},
+        },
+    ),
+}
+
+Step = tuple[int, int, int, int]  # code, skip when true, skip when false, operand
+
+
+def hide_memory() -> None:
+    """Close this process's memory, environment and descriptors (/proc/PID) to others of the same user."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def drop_privileges() -> None:
+    """Give up root's capabilities, where there are any, and the way to gain more. Another's memory needs them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24))
+
+
+def refuse_system_calls() -> bool:
+    """Install the filter for good; False where this system has none."""
+    if sys.platform != "linux" or platform.machine() not in CALLS or sys.maxsize <= 1 << 32:
+        return False
+    architecture, calls = CALLS[platform.machine()]
+    code = b"".join(struct.pack("=HBBI", *step) for step in _filter(architecture, calls, os.getpid()))
+    held = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
+    return bool(ctypes.CDLL(None).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0) == 0)
+
+
+def _filter(architecture: int, calls: dict[str, int], pid: int) -> list[Step]:
+    steps: list[Step] = [
+        (LOAD, 0, 0, ARCHITECTURE),
+        (EQUAL, 1, 0, architecture),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, NUMBER),
+        (AT_LEAST, 0, 1, X32_BIT),
+        (RETURN, 0, 0, REFUSE),
+    ]
+    # Threads are clones; whoever starts a process, or signals, limits or traces another, is refused.
+    steps += _when(calls["clone"], (ANY_BIT, CLONE_THREAD), ALLOW, REFUSE)
+    steps += _when(calls["kill"], (EQUAL, pid), ALLOW, REFUSE)
+    steps += _when(calls["tgkill"], (EQUAL, pid), ALLOW, REFUSE)
+    steps += _when(calls["prlimit64"], (EQUAL, 0), ALLOW, REFUSE)
+    steps += _when(calls["prctl"], (EQUAL, PR_SET_PDEATHSIG), REFUSE, ALLOW)
+    steps += [(EQUAL, 0, 1, calls["clone3"]), (RETURN, 0, 0, UNKNOWN)]  # its flags lie in memory; libc falls back
+    conditional = {"clone", "clone3", "kill", "tgkill", "prlimit64", "prctl"}
+    for name, number in calls.items():
+        if name not in conditional:
+            steps += [(EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]
+    return [*steps, (RETURN, 0, 0, ALLOW)]
+
+
+def _when(number: int, test: tuple[int, int], then: int, otherwise: int) -> list[Step]:
+    """Decide one call by the low word of its first argument."""
+    code, operand = test
+    return [
+        (EQUAL, 0, 4, number),
+        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (code, 0, 1, operand),
+        (RETURN, 0, 0, then),
+        (RETURN, 0, 0, otherwise),
+    ]
