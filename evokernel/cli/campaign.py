@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -27,8 +28,11 @@ def run(
     """Run a campaign to the end of its budget."""
     from evokernel import assemble
     from evokernel.config import load, locate
+    from evokernel.errors import ConfigError
     from evokernel.store import Store, made_up_name
 
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ConfigError(f"--name is {name!r}; it names a folder too: use letters, digits, '.', '_' and '-'")
     path = locate(config)
     settings = load(path, [*(override or []), *([f"store={db}"] if db else [])])
     problem = settings.problem.problem()

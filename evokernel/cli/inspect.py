@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from evokernel.store import Store
 
 Id = Annotated[int, typer.Argument(help="A candidate's number.")]
+
+
+def _printable(text: str) -> str:
+    """Show control characters as escapes: what a candidate wrote must not steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _open(db: str) -> Store:
@@ -97,7 +103,8 @@ def show(
         return
     run = store.run_of(candidate_id)
     measurements = store.measurements(candidate_id)
-    part = next(run.problem.in_class(c) for c in run.problem.shape_classes() if c.name == candidate.shape_class)
+    parts = {c.name: run.problem.in_class(c) for c in run.problem.shape_classes()}
+    part = parts.get(candidate.shape_class)
     facts: dict[str, Any] = {
         "candidate": candidate.id,
         "run": run.name,
@@ -108,7 +115,7 @@ def show(
         "note": candidate.note,
         "body": candidate.genome.body.digest,
         "knobs": dict(candidate.genome.knobs),
-        "score": score(measurements, part),
+        "score": score(measurements, part) if part else None,
         "measurements": [
             {
                 "outcome": m.outcome.value,
@@ -145,11 +152,12 @@ def _print_candidate(facts: dict[str, Any]) -> None:
     from evokernel.cli.show import cell
 
     for name in ("candidate", "run", "shape_class", "operator", "generation", "parents", "note", "body", "score"):
-        print(f"{name:12} {cell(facts[name])}")
+        print(f"{name:12} {_printable(cell(facts[name]))}")
     for name, value in facts["knobs"].items():
-        print(f"  {name:18} {value}")
+        print(f"  {name:18} {_printable(str(value))}")
     for measured in facts["measurements"]:
-        print(f"{measured['outcome']} at {measured['fidelity']}, {measured['seconds']:.2f} s {measured['message']}")
+        message = _printable(measured["message"])
+        print(f"{measured['outcome']} at {measured['fidelity']}, {measured['seconds']:.2f} s {message}".rstrip())
         for timing in measured["timings"]:
             print(
                 f"  {timing['workload']:36} {timing['latency_us']:10.1f} us ±{timing['spread']:.1%}  "
@@ -158,53 +166,53 @@ def _print_candidate(facts: dict[str, Any]) -> None:
             )
         if measured["worst_error"] is not None:
             print(f"  largest share of the tolerance used: {measured['worst_error']:.2f}")
-        for name, value in measured["resources"].items():
-            print(f"  {name:18} {cell(value)}")
+        for name, value in (measured["resources"] | measured["environment"]).items():
+            print(f"  {name:18} {_printable(cell(value))}")
 
 
 def lineage(candidate_id: Id, db: Db = DEFAULT_DB, as_json: Json = False) -> None:
     """Show a candidate's ancestors as a tree."""
-    store = _open(db)
-    nodes: dict[int, dict[str, Any]] = {}
+    from evokernel.measurement import score
 
-    def collect(number: int) -> None:
-        if number in nodes:
-            return
-        candidate = store.candidate(number)
+    store = _open(db)
+    line = {candidate.id: candidate for candidate in store.ancestry(candidate_id)}
+    problem = store.run_of(candidate_id).problem
+    parts = {c.name: problem.in_class(c) for c in problem.shape_classes()}
+    nodes: dict[int, dict[str, Any]] = {}
+    for number, candidate in line.items():
         measurements = store.measurements(number)
-        speedups = [t.speedup for m in measurements for t in m.timings if not t.held_out]
+        part = parts.get(candidate.shape_class)
+        before = line[candidate.parents[0]].genome.knobs if candidate.parents else candidate.genome.knobs
         nodes[number] = {
             "candidate": number,
             "parents": list(candidate.parents),
             "operator": candidate.operator,
             "generation": candidate.generation,
-            "outcome": measurements[0].outcome.value if measurements else "PENDING",
-            "mean_speedup": sum(speedups) / len(speedups) if speedups else None,
-            "changed": {},
+            "outcome": measurements[-1].outcome.value if measurements else "PENDING",
+            "score": score(measurements, part) if part else None,
+            "changed": {k: [before.get(k), v] for k, v in candidate.genome.knobs.items() if before.get(k) != v},
         }
-        for parent in candidate.parents:
-            collect(parent)
-        if candidate.parents:
-            before = store.candidate(candidate.parents[0]).genome.knobs
-            nodes[number]["changed"] = {
-                k: [before.get(k), v] for k, v in candidate.genome.knobs.items() if before.get(k) != v
-            }
-
-    collect(candidate_id)
     if as_json:
         print(json.dumps(list(nodes.values()), indent=2))
         return
-
-    def draw(number: int, indent: str, seen: frozenset[int]) -> None:
+    for depth, number, again in _walk(nodes, candidate_id):
         node = nodes[number]
-        speed = f"{node['mean_speedup']:.3f}" if node["mean_speedup"] is not None else node["outcome"]
-        changes = ", ".join(f"{k} {a}→{b}" for k, (a, b) in node["changed"].items())
-        print(f"{indent}{number} {node['operator']} {speed} {changes}".rstrip())
-        for parent in node["parents"]:
-            if parent not in seen:
-                draw(parent, indent + "  ", seen | {parent})
+        said = f"{node['score']:.3f}" if node["score"] is not None else node["outcome"]
+        changes = "(above)" if again else ", ".join(f"{k} {a}→{b}" for k, (a, b) in node["changed"].items())
+        print(_printable(f"{'  ' * depth}{number} {node['operator']} {said} {changes}".rstrip()))
 
-    draw(candidate_id, "", frozenset({candidate_id}))
+
+def _walk(nodes: dict[int, dict[str, Any]], first: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield depth, number, and whether it came before: crossed lines meet again, and are drawn once."""
+    seen: set[int] = set()
+    waiting = [(0, first)]
+    while waiting:
+        depth, number = waiting.pop()
+        again = number in seen
+        yield depth, number, again
+        if not again:
+            seen.add(number)
+            waiting += [(depth + 1, parent) for parent in reversed(nodes[number]["parents"])]
 
 
 def diff(first: Id, second: Id, db: Db = DEFAULT_DB, as_json: Json = False) -> None:
@@ -227,8 +235,8 @@ def diff(first: Id, second: Id, db: Db = DEFAULT_DB, as_json: Json = False) -> N
         print(json.dumps({"knobs": changed, "diff": text}, indent=2))
         return
     for name, (before, after) in changed.items():
-        print(f"{name}: {before} → {after}")
-    print("\n".join(text) or "the two modules are the same")
+        print(_printable(f"{name}: {before} → {after}"))
+    print(_printable("\n".join(text)) or "the two modules are the same")
 
 
 def query(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import difflib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import ColumnElement, Engine, func, literal, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -18,12 +18,15 @@ from evokernel.devices import Device
 from evokernel.errors import StoreError
 from evokernel.measurement import Fidelity, Measurement, Outcome, Record, Timing
 from evokernel.problem import Problem
-from evokernel.store.engine import open_engine
+from evokernel.store import names, rows
+from evokernel.store.engine import WRITES, open_engine
 from evokernel.store.tables import (
     BodyRow,
     CandidateParentRow,
     CandidateRow,
+    ConversationRow,
     DeviceRow,
+    LessonRow,
     MeasurementRow,
     RunRow,
     SubmissionRow,
@@ -32,21 +35,9 @@ from evokernel.store.tables import (
 
 Result = TypeVar("Result")
 
-ADJECTIVES = (
-    "amber",
-    "brisk",
-    "calm",
-    "dusky",
-    "eager",
-    "fleet",
-    "golden",
-    "hushed",
-    "jolly",
-    "keen",
-    "lucid",
-    "mellow",
-)
-NOUNS = ("badger", "comet", "dune", "ember", "falcon", "glade", "heron", "island", "kestrel", "lynx", "maple", "otter")
+LARGEST_ID = 2**31 - 1  # of an INTEGER column in PostgreSQL; a larger one is an error of the driver's, not an answer
+# What the same source does again, always: a timeout or a crash may have been the machine's.
+DETERMINISTIC = (Outcome.PASSED, Outcome.INCORRECT, Outcome.COMPILE_ERROR, Outcome.REJECTED)
 
 
 @dataclass(frozen=True)
@@ -76,6 +67,27 @@ class Submission:
     note: str
 
 
+@dataclass(frozen=True)
+class Conversation:
+    """What was said to a model and what it answered, for the candidate that came of it, if one did."""
+
+    model: str
+    messages: list[Any]
+    candidate_id: int | None = None
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What was tried, what was expected of it, and what came out."""
+
+    tried: str
+    prediction: str
+    outcome: str
+    candidate_id: int | None = None
+
+
 def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
@@ -86,20 +98,24 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.bodies: dict[str, Body] = {}
-        self.weights: dict[int, dict[str, float]] = {}
+        self.weights: dict[int, dict[tuple[str, bool], float]] = {}
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True) -> Store:
+    def open(cls, url: str, *, create: bool = True, read_only: bool = False) -> Store:
         """Open a database, made or migrated as needed; StoreError in one line when it cannot be."""
-        return cls(open_engine(url, create=create))
+        return cls(open_engine(url, create=create, read_only=read_only))
 
     def _write(self, work: Callable[[Session], Result]) -> Result:
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+        writing = self.engine.execution_options(**{WRITES: True})
+        with Session(writing, expire_on_commit=False) as session, session.begin():
             return work(session)
 
     # ---- runs ----
 
     def create_run(self, name: str, config: dict[str, Any], problem: Problem, device: Device, seed: int) -> Run:
+        if name != rows.text(name) or not name.strip():
+            raise StoreError(f"a run cannot be named {name!r}; choose another --name")
+
         def work(session: Session) -> RunRow:
             known = session.scalar(select(DeviceRow).filter_by(model=device.model, uuid=device.uuid))
             if known is None:
@@ -109,7 +125,7 @@ class Store:
             row = RunRow(
                 name=name,
                 status="created",
-                config=config,
+                config=rows.plain(config),
                 problem=problem.to_json(),
                 seed=seed,
                 device_id=known.id,
@@ -158,7 +174,12 @@ class Store:
         for run in runs:
             if run.name == name:
                 return run
-        raise StoreError(f"no run named {name!r}; runs: {', '.join(run.name for run in runs[-10:])}")
+        known = [run.name for run in runs]
+        close = difflib.get_close_matches(name, known, n=3)
+        raise StoreError(f"no run named {name!r}; runs: {', '.join(close or known[-10:])}")
+
+    def latest_run(self) -> Run | None:
+        return next(reversed(self.runs()), None)
 
     def set_status(self, run_id: int, status: str) -> None:
         finished = now() if status in ("finished", "stopped", "failed") else None
@@ -197,7 +218,7 @@ class Store:
     # ---- candidates and measurements ----
 
     def add_candidate(self, run_id: int, candidate: Candidate) -> Candidate:
-        """Store a proposal; returns it with its id."""
+        """Store a proposal; returns it as stored, with its id."""
         body = candidate.genome.body
         row = CandidateRow(
             run_id=run_id,
@@ -207,11 +228,12 @@ class Store:
             shape_class=candidate.shape_class,
             operator=candidate.operator,
             generation=candidate.generation,
-            note=candidate.note,
+            note=rows.text(candidate.note),
             cost_usd=candidate.cost_usd,
             tokens=candidate.tokens,
             created_at=now(),
         )
+        parents = tuple(dict.fromkeys(candidate.parents))
 
         def work(session: Session) -> None:
             if body.digest not in self.bodies and session.get(BodyRow, body.digest) is None:
@@ -219,64 +241,75 @@ class Store:
                 session.flush()
             session.add(row)
             session.flush()
-            for position, parent in enumerate(dict.fromkeys(candidate.parents)):
+            for position, parent in enumerate(parents):
                 session.add(CandidateParentRow(candidate_id=row.id, parent_id=parent, position=position))
 
         self._write(work)
         self.bodies.setdefault(body.digest, body)
-        return _with_id(candidate, row.id)
+        return replace(candidate, id=row.id, note=row.note, parents=parents)
 
     def add_measurement(self, run_id: int, candidate: Candidate, measurement: Measurement) -> Record:
-        """Store what a device said; once this returns, no crash loses it."""
-        row = MeasurementRow(
-            candidate_id=candidate.id,
-            run_id=run_id,
-            outcome=measurement.outcome.value,
-            message=measurement.message.replace("\x00", "�"),
-            fidelity=measurement.fidelity.value,
-            errors=dict(measurement.errors),
-            resources=dict(measurement.resources),
-            environment=dict(measurement.environment),
-            seconds=measurement.seconds,
-            device_seconds=measurement.device_seconds,
-            worker=measurement.worker,
-            created_at=now(),
-        )
+        """Store what a device said, and return it as stored; once this returns, no crash loses it."""
+        row = rows.measurement_row(run_id, candidate.id, measurement, now())
         weights = self._weights(run_id) if measurement.timings else {}
 
         def work(session: Session) -> None:
             session.add(row)
             session.flush()
-            for timing in measurement.timings:
-                session.add(_timing_row(row.id, timing, weights.get(timing.workload, 1.0)))
+            for position, timing in enumerate(measurement.timings):
+                weight = weights.get((timing.workload, timing.held_out), 1.0)
+                session.add(rows.timing_row(row.id, position, timing, weight))
 
         self._write(work)
-        return Record(candidate, measurement, row.id)
+        return Record(candidate, rows.measurement(row, measurement.timings), row.id)
 
-    def _weights(self, run_id: int) -> dict[str, float]:
+    def _weights(self, run_id: int) -> dict[tuple[str, bool], float]:
         if run_id not in self.weights:
             with Session(self.engine) as session:
-                problem = session.scalar(select(RunRow.problem).where(RunRow.id == run_id))
-            self.weights[run_id] = {w.name: w.weight for w in Problem.from_json(problem or {}).workloads}
+                stored = session.scalars(select(RunRow.problem).where(RunRow.id == run_id)).one()
+            problem = Problem.from_json(stored)
+            searched = {(w.name, False): w.weight for w in problem.workloads}
+            self.weights[run_id] = searched | {(w.name, True): w.weight for w in problem.held_out}
         return self.weights[run_id]
 
     def records(self, run_id: int) -> Iterator[Record]:
         """Yield every measurement with its candidate, in completion order."""
+        found = self._measured(MeasurementRow.run_id == run_id)
+        # Read after the measurements: a driver may be writing, and then every candidate measured is among them.
         candidates = {c.id: c for c in self._candidates(CandidateRow.run_id == run_id)}
+        for number, candidate_id, measured in found:
+            yield Record(candidates[candidate_id], measured, number)
+
+    def measurements(self, candidate_id: int) -> list[Measurement]:
+        return [measured for _, _, measured in self._measured(MeasurementRow.candidate_id == candidate_id)]
+
+    def find_reusable(self, reuse_key: str, fidelity: Fidelity = Fidelity.FULL) -> Measurement | None:
+        """Return the latest measurement of this key that would come out again, or None.
+
+        The caller makes the key (worker/provenance.py) of all that must agree: rendered source, problem, device model,
+        software and evaluator.
+        """
+        latest = (
+            select(func.max(MeasurementRow.id))
+            .where(MeasurementRow.reuse_key == reuse_key, MeasurementRow.fidelity == fidelity.value)
+            .where(MeasurementRow.outcome.in_([outcome.value for outcome in DETERMINISTIC]))
+            .scalar_subquery()
+        )
+        return next((measured for _, _, measured in self._measured(MeasurementRow.id == latest)), None)
+
+    def _measured(self, where: ColumnElement[bool]) -> Iterator[tuple[int, int, Measurement]]:
+        """Return measurements in completion order, each with its id and its candidate's."""
         with Session(self.engine) as session:
+            found = list(session.scalars(select(MeasurementRow).where(where).order_by(MeasurementRow.id)))
             timings: dict[int, list[Timing]] = {}
             for row in session.scalars(
                 select(TimingRow)
                 .join(MeasurementRow, MeasurementRow.id == TimingRow.measurement_id)
-                .where(MeasurementRow.run_id == run_id)
+                .where(where)
+                .order_by(TimingRow.measurement_id, TimingRow.position)
             ):
-                timings.setdefault(row.measurement_id, []).append(_timing(row))
-            rows = session.scalars(
-                select(MeasurementRow).where(MeasurementRow.run_id == run_id).order_by(MeasurementRow.id)
-            )
-            for found in rows:
-                measured = _measurement(found, tuple(timings.get(found.id, ())))
-                yield Record(candidates[found.candidate_id], measured, found.id)
+                timings.setdefault(row.measurement_id, []).append(rows.timing(row))
+        return ((row.id, row.candidate_id, rows.measurement(row, timings.get(row.id, ()))) for row in found)
 
     def pending(self, run_id: int) -> list[Candidate]:
         """Return the candidates that were proposed and never measured."""
@@ -284,36 +317,29 @@ class Store:
         return self._candidates(CandidateRow.run_id == run_id, CandidateRow.id.not_in(measured))
 
     def candidate(self, candidate_id: int) -> Candidate:
-        found = self._candidates(CandidateRow.id == candidate_id)
+        found = self._candidates(CandidateRow.id == candidate_id) if 0 < candidate_id <= LARGEST_ID else []
         if not found:
             raise StoreError(f"no candidate {candidate_id} in {self.engine.url}")
         return found[0]
+
+    def ancestry(self, candidate_id: int) -> list[Candidate]:
+        """Return a candidate and all it descends from, each once, the latest first."""
+        line = select(literal(self.candidate(candidate_id).id).label("id")).cte("line", recursive=True)
+        line = line.union(select(CandidateParentRow.parent_id).join(line, CandidateParentRow.candidate_id == line.c.id))
+        return self._candidates(CandidateRow.id.in_(select(line.c.id)))[::-1]
 
     def run_of(self, candidate_id: int) -> Run:
         with Session(self.engine) as session:
             run_id = session.scalar(select(CandidateRow.run_id).where(CandidateRow.id == candidate_id))
         return next(run for run in self.runs() if run.id == run_id)
 
-    def measurements(self, candidate_id: int) -> list[Measurement]:
+    def _candidates(self, *where: ColumnElement[bool]) -> list[Candidate]:
         with Session(self.engine) as session:
-            timings: dict[int, list[Timing]] = {}
-            for row in session.scalars(
-                select(TimingRow)
-                .join(MeasurementRow, MeasurementRow.id == TimingRow.measurement_id)
-                .where(MeasurementRow.candidate_id == candidate_id)
-            ):
-                timings.setdefault(row.measurement_id, []).append(_timing(row))
-            rows = session.scalars(
-                select(MeasurementRow).where(MeasurementRow.candidate_id == candidate_id).order_by(MeasurementRow.id)
-            )
-            return [_measurement(row, tuple(timings.get(row.id, ()))) for row in rows]
-
-    def _candidates(self, *where: Any) -> list[Candidate]:
-        with Session(self.engine) as session:
-            rows = list(session.scalars(select(CandidateRow).where(*where).order_by(CandidateRow.id)))
-            missing = {row.body_digest for row in rows} - self.bodies.keys()
-            for body in session.scalars(select(BodyRow).where(BodyRow.digest.in_(missing))) if missing else ():
-                self.bodies[body.digest] = Body(body.source, f"body {body.digest}")
+            found = list(session.scalars(select(CandidateRow).where(*where).order_by(CandidateRow.id)))
+            if any(row.body_digest not in self.bodies for row in found):
+                theirs = select(CandidateRow.body_digest).where(*where)  # a list of digests could pass SQLite's limit
+                for body in session.scalars(select(BodyRow).where(BodyRow.digest.in_(theirs))):
+                    self.bodies.setdefault(body.digest, Body(body.source, f"body {body.digest}"))
             parents: dict[int, list[int]] = {}
             chosen = select(CandidateRow.id).where(*where)
             for link in session.scalars(
@@ -334,85 +360,79 @@ class Store:
                     row.tokens,
                     row.id,
                 )
-                for row in rows
+                for row in found
             ]
 
-    # ---- submissions ----
+    # ---- submissions, conversations, lessons ----
 
     def add_submission(
         self, run_id: int, source: str, parent_id: int | None, shape_class: str | None, note: str
     ) -> int:
         """Hand in a candidate for the run's driver to claim; returns the submission's id."""
         row = SubmissionRow(
-            run_id=run_id, source=source, parent_id=parent_id, shape_class=shape_class, note=note, created_at=now()
+            run_id=run_id,
+            source=rows.text(source),
+            parent_id=parent_id,
+            shape_class=shape_class,
+            note=rows.text(note),
+            created_at=now(),
         )
         self._write(lambda session: session.add(row))
         return row.id
 
     def claim_submissions(self, run_id: int) -> list[Submission]:
-        """Take what was handed in since the last call; each is given out once."""
-
-        def work(session: Session) -> list[Submission]:
-            rows = list(
-                session.scalars(
-                    select(SubmissionRow).filter_by(run_id=run_id, claimed_at=None).order_by(SubmissionRow.id)
-                )
+        """Take what was handed in since the last call; each is given out once, whoever asks."""
+        claim = (
+            update(SubmissionRow)
+            .where(SubmissionRow.run_id == run_id, SubmissionRow.claimed_at.is_(None))
+            .values(claimed_at=now())
+            .returning(
+                SubmissionRow.id,
+                SubmissionRow.source,
+                SubmissionRow.parent_id,
+                SubmissionRow.shape_class,
+                SubmissionRow.note,
             )
-            for row in rows:
-                row.claimed_at = now()
-            return [Submission(r.id, r.source, r.parent_id, r.shape_class, r.note) for r in rows]
+        )
+        claimed = self._write(lambda session: list(session.execute(claim)))
+        return sorted((Submission(*row) for row in claimed), key=lambda submission: submission.id)
 
-        return self._write(work)
+    def add_conversation(self, run_id: int, said: Conversation) -> None:
+        row = ConversationRow(
+            run_id=run_id,
+            candidate_id=said.candidate_id,
+            model=said.model,
+            messages=rows.plain(said.messages),
+            tokens=said.tokens,
+            cost_usd=said.cost_usd,
+            created_at=now(),
+        )
+        self._write(lambda session: session.add(row))
 
+    def conversations(self, run_id: int) -> list[Conversation]:
+        """Return a run's conversations, the latest last."""
+        with Session(self.engine) as session:
+            found = session.scalars(select(ConversationRow).filter_by(run_id=run_id).order_by(ConversationRow.id))
+            return [Conversation(r.model, r.messages, r.candidate_id, r.tokens, r.cost_usd) for r in found]
 
-def _with_id(candidate: Candidate, number: int) -> Candidate:
-    from dataclasses import replace
+    def add_lesson(self, run_id: int, lesson: Lesson) -> None:
+        row = LessonRow(
+            run_id=run_id,
+            candidate_id=lesson.candidate_id,
+            tried=rows.text(lesson.tried),
+            prediction=rows.text(lesson.prediction),
+            outcome=rows.text(lesson.outcome),
+            created_at=now(),
+        )
+        self._write(lambda session: session.add(row))
 
-    return replace(candidate, id=number)
-
-
-def _timing_row(measurement_id: int, timing: Timing, weight: float) -> TimingRow:
-    return TimingRow(
-        measurement_id=measurement_id,
-        workload=timing.workload,
-        held_out=timing.held_out,
-        weight=weight,
-        latency_us=timing.latency_us,
-        spread=timing.spread,
-        baseline=timing.baseline,
-        baseline_us=timing.baseline_us,
-        speedup=timing.speedup,
-        samples_us=[round(x, 3) for x in timing.samples_us],
-        baseline_samples_us=[round(x, 3) for x in timing.baseline_samples_us],
-    )
-
-
-def _timing(row: TimingRow) -> Timing:
-    return Timing(row.workload, tuple(row.samples_us), row.baseline, tuple(row.baseline_samples_us), row.held_out)
-
-
-def _measurement(row: MeasurementRow, timings: tuple[Timing, ...]) -> Measurement:
-    return Measurement(
-        Outcome(row.outcome),
-        row.message,
-        Fidelity(row.fidelity),
-        timings,
-        row.errors,
-        row.resources,
-        row.environment,
-        row.seconds,
-        row.device_seconds,
-        row.worker,
-    )
+    def lessons(self, run_id: int) -> list[Lesson]:
+        """Return a run's lessons, the latest last."""
+        with Session(self.engine) as session:
+            found = session.scalars(select(LessonRow).filter_by(run_id=run_id).order_by(LessonRow.id))
+            return [Lesson(r.tried, r.prediction, r.outcome, r.candidate_id) for r in found]
 
 
 def made_up_name(store: Store) -> str:
     """Return a name no run has yet."""
-    taken = {run.name for run in store.runs()}
-    pick = random.SystemRandom()
-    while True:
-        name = f"{pick.choice(ADJECTIVES)}-{pick.choice(NOUNS)}"
-        if name in taken:
-            name += f"-{pick.randrange(2, 1000)}"
-        if name not in taken:
-            return name
+    return names.unused({run.name for run in store.runs()})

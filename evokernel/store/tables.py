@@ -1,4 +1,4 @@
-"""The tables. Migrations in versions/ are their history; the first creates what stands here."""
+"""The tables and views as the newest migration leaves them; versions/ holds the way there."""
 
 from __future__ import annotations
 
@@ -83,13 +83,19 @@ class MeasurementRow(Base):
     device_seconds: Mapped[float]
     worker: Mapped[str]
     created_at: Mapped[datetime]
-    __table_args__ = (Index("ix_measurement_run", "run_id"), Index("ix_measurement_candidate", "candidate_id"))
+    reuse_key: Mapped[str | None]  # equal where source, problem, device, software and evaluator all agree
+    __table_args__ = (
+        Index("ix_measurement_run", "run_id"),
+        Index("ix_measurement_candidate", "candidate_id"),
+        Index("ix_measurement_reuse", "reuse_key"),
+    )
 
 
 class TimingRow(Base):
     __tablename__ = "timing"
     measurement_id: Mapped[int] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
-    workload: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)  # a workload may be both searched and held out
+    workload: Mapped[str]
     held_out: Mapped[bool]
     weight: Mapped[float]
     latency_us: Mapped[float]
@@ -139,25 +145,32 @@ class LessonRow(Base):
     created_at: Mapped[datetime]
 
 
-# A candidate's score is derived from its timings, never stored. Each workload counts by its mean log speedup over the
-# candidate's measurements here; the search itself uses the median (evokernel.measurement.score).
+# A candidate's score is derived from its timings, never stored: each workload counts by its median speedup over the
+# candidate's measurements, and what was disproved once has none, as in evokernel.measurement.score. SQLite has no
+# MEDIAN, hence `ranked`.
 VIEWS = {
     "leaderboard": """
         CREATE VIEW leaderboard AS
-        WITH cell AS (
-            SELECT m.run_id AS run_id, m.candidate_id AS candidate_id, t.workload AS workload, t.held_out AS held_out,
-                   AVG(LN(t.speedup)) AS log_speedup, AVG(t.weight) AS weight
+        WITH ranked AS (
+            SELECT m.candidate_id AS candidate_id, t.workload AS workload, t.held_out AS held_out,
+                   t.weight AS weight, t.speedup AS speedup,
+                   ROW_NUMBER() OVER (PARTITION BY m.candidate_id, t.workload, t.held_out ORDER BY t.speedup) AS place,
+                   COUNT(*) OVER (PARTITION BY m.candidate_id, t.workload, t.held_out) AS places
             FROM timing t JOIN measurement m ON m.id = t.measurement_id
-            WHERE m.outcome = 'PASSED' AND m.fidelity <> 'screen'
-            GROUP BY m.run_id, m.candidate_id, t.workload, t.held_out
+            WHERE m.outcome = 'PASSED' AND m.fidelity <> 'screen' AND t.speedup > 0
+              AND m.candidate_id NOT IN (SELECT candidate_id FROM measurement WHERE outcome IN ('INCORRECT', 'CHEATED'))
+        ), cell AS (
+            SELECT candidate_id, workload, held_out, AVG(speedup) AS speedup, AVG(weight) AS weight
+            FROM ranked WHERE place IN ((places + 1) / 2, (places + 2) / 2)
+            GROUP BY candidate_id, workload, held_out
         ), scored AS (
-            SELECT run_id, candidate_id, held_out, EXP(SUM(weight * log_speedup) / SUM(weight)) AS score,
+            SELECT candidate_id, held_out, EXP(SUM(weight * LN(speedup)) / SUM(weight)) AS score,
                    COUNT(*) AS workloads
-            FROM cell GROUP BY run_id, candidate_id, held_out
+            FROM cell GROUP BY candidate_id, held_out
         ), widest AS (
-            SELECT s.run_id AS run_id, c.shape_class AS shape_class, MAX(s.workloads) AS workloads
+            SELECT c.run_id AS run_id, c.shape_class AS shape_class, MAX(s.workloads) AS workloads
             FROM scored s JOIN candidate c ON c.id = s.candidate_id WHERE NOT s.held_out
-            GROUP BY s.run_id, c.shape_class
+            GROUP BY c.run_id, c.shape_class
         )
         SELECT r.name AS run, c.shape_class AS shape_class, c.id AS candidate, s.score AS score,
                h.score AS held_out_score, c.operator AS operator, c.generation AS generation,
@@ -165,28 +178,44 @@ VIEWS = {
         FROM scored s
         JOIN candidate c ON c.id = s.candidate_id
         JOIN run r ON r.id = c.run_id
-        JOIN widest w ON w.run_id = s.run_id AND w.shape_class = c.shape_class AND w.workloads = s.workloads
+        JOIN widest w ON w.run_id = c.run_id AND w.shape_class = c.shape_class AND w.workloads = s.workloads
         LEFT JOIN scored h ON h.candidate_id = s.candidate_id AND h.held_out
         WHERE NOT s.held_out
     """,
     "lineage": """
         CREATE VIEW lineage AS
+        WITH verdict AS (
+            SELECT candidate_id,
+                   CASE WHEN MAX(CASE WHEN outcome = 'CHEATED' THEN 1 ELSE 0 END) = 1 THEN 'CHEATED'
+                        WHEN MAX(CASE WHEN outcome = 'INCORRECT' THEN 1 ELSE 0 END) = 1 THEN 'INCORRECT'
+                        WHEN MAX(CASE WHEN outcome = 'PASSED' THEN 1 ELSE 0 END) = 1 THEN 'PASSED'
+                        ELSE MIN(outcome) END AS outcome
+            FROM measurement GROUP BY candidate_id
+        )
         SELECT r.name AS run, c.id AS candidate, p.parent_id AS parent, c.shape_class AS shape_class,
-               c.operator AS operator, c.generation AS generation, l.score AS score,
-               (SELECT MIN(m.outcome) FROM measurement m WHERE m.candidate_id = c.id) AS outcome
+               c.operator AS operator, c.generation AS generation, l.score AS score, v.outcome AS outcome
         FROM candidate c
         JOIN run r ON r.id = c.run_id
         LEFT JOIN candidate_parent p ON p.candidate_id = c.id
         LEFT JOIN leaderboard l ON l.candidate = c.id
+        LEFT JOIN verdict v ON v.candidate_id = c.id
     """,
     "progress": """
         CREATE VIEW progress AS
+        WITH scored AS (
+            SELECT t.measurement_id AS measurement_id, EXP(SUM(t.weight * LN(t.speedup)) / SUM(t.weight)) AS score
+            FROM timing t JOIN measurement m ON m.id = t.measurement_id
+            WHERE m.outcome = 'PASSED' AND m.fidelity <> 'screen' AND t.speedup > 0 AND NOT t.held_out
+            GROUP BY t.measurement_id
+        )
         SELECT r.name AS run, c.shape_class AS shape_class, m.id AS measurement, c.id AS candidate,
                m.outcome AS outcome, m.created_at AS created_at, m.seconds AS seconds,
-               ROW_NUMBER() OVER (PARTITION BY m.run_id ORDER BY m.id) AS evaluation,
-               (SELECT EXP(SUM(t.weight * LN(t.speedup)) / SUM(t.weight)) FROM timing t
-                WHERE t.measurement_id = m.id AND NOT t.held_out) AS score
-        FROM measurement m JOIN candidate c ON c.id = m.candidate_id JOIN run r ON r.id = m.run_id
+               ROW_NUMBER() OVER (PARTITION BY m.run_id ORDER BY m.id) AS evaluation, s.score AS score,
+               MAX(s.score) OVER (PARTITION BY m.run_id, c.shape_class ORDER BY m.id) AS best
+        FROM measurement m
+        JOIN candidate c ON c.id = m.candidate_id
+        JOIN run r ON r.id = m.run_id
+        LEFT JOIN scored s ON s.measurement_id = m.id
     """,
     "failures": """
         CREATE VIEW failures AS

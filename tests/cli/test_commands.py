@@ -183,6 +183,7 @@ BAD = {
     "an unknown run": (["top", "second"], ["second", "first"]),
     "an unknown candidate": (["show", "999"], ["999"]),
     "an existing run name": (["run", "-c", "toy.yaml", "--name", "first"], ["first", "--name", "resume"]),
+    "a run name that leaves the folder": (["run", "-c", "toy.yaml", "--name", "../../x"], ["--name", "../../x"]),
     "a missing file": (["check", "none.py"], ["none.py", "no such file"]),
     "a module without KNOBS": (["check", "knobless.py"], ["knobless.py", "KNOBS"]),
     "a module without an entry": (["check", "entryless.py"], ["entryless.py", "attention"]),

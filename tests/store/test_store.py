@@ -1,151 +1,190 @@
-"""The store loses nothing that was finished, and says in one line what it cannot open."""
+"""The store on SQLite and PostgreSQL; on SQLite it loses nothing that was finished, and says what it cannot open."""
 
+import os
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
+import time
+import uuid
 from pathlib import Path
 
 import pytest
+from alembic import command
 
 from evokernel import devices
 from evokernel.errors import StoreError
-from evokernel.measurement import Measurement, Outcome
 from evokernel.store import Store, queries
-from tests.toys import PROBLEM, candidate, passed, timing
+from evokernel.store.engine import engine_for, migrations, parse
+from tests.contracts.store_contract import StoreContract
+from tests.toys import PROBLEM, passed
 
 ROOT = Path(__file__).parents[2]
+SERVER = os.environ.get("EVOKERNEL_TEST_POSTGRESQL")
 
 
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/deep/evokernel.db"
+def file(tmp_path):
+    return tmp_path / "deep" / "odd # name" / "evokernel.db"
 
 
 @pytest.fixture
-def store(url):
-    return Store.open(url)
+def sqlite_url(file):
+    return f"sqlite:///{file}"
+
+
+class TestSQLite(StoreContract):
+    @pytest.fixture
+    def url(self, sqlite_url):
+        return sqlite_url
+
+
+@pytest.mark.skipif(not SERVER, reason="EVOKERNEL_TEST_POSTGRESQL names no server")
+class TestPostgreSQL(StoreContract):
+    @pytest.fixture
+    def url(self):
+        """Give each test a database of its own on the server."""
+        from sqlalchemy import create_engine, text
+
+        server = create_engine(SERVER, isolation_level="AUTOCOMMIT")
+        name = f"evokernel_test_{uuid.uuid4().hex[:12]}"
+        with server.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        yield server.url.set(database=name).render_as_string(hide_password=False)
+        with server.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        server.dispose()
+
+
+@pytest.fixture
+def store(sqlite_url):
+    return Store.open(sqlite_url)
 
 
 @pytest.fixture
 def run(store):
-    return store.create_run("first", {"seed": 3}, PROBLEM, devices.cpu(), 3)
+    return store.create_run("first", {}, PROBLEM, devices.cpu(), 3)
 
 
-def test_a_run_comes_back_as_it_was_created(store, run):
-    assert store.run("first") == run
-    assert (run.problem, run.config, run.seed, run.status) == (PROBLEM, {"seed": 3}, 3, "created")
+def driver(url: str, run_id: int, body: str) -> list[str]:
+    """Return the command of another process that stores measurements."""
+    head = (
+        "import os, signal, sys\nfrom evokernel.store import Store\nfrom tests.toys import candidate, passed\n"
+        f"store = Store.open({url!r})\n"
+        "def measure():\n"
+        f"    c = store.add_candidate({run_id}, candidate())\n    store.add_measurement({run_id}, c, passed(1.0))\n"
+    )
+    return [sys.executable, "-c", head + body]
 
 
-def test_the_latest_run_is_meant_when_no_name_is_given(store, run):
-    later = store.create_run("second", {}, PROBLEM, devices.cpu(), 0)
-    assert store.run(None) == later
+# ---- processes ----
 
 
-def test_records_come_back_exactly_and_in_completion_order(store, run):
-    first, second = (store.add_candidate(run.id, candidate(rows=rows)) for rows in (1, 2))
-    child = store.add_candidate(run.id, replace(candidate(rows=4), parents=(second.id, first.id), note="a hope"))
-    written = [
-        store.add_measurement(run.id, second, Measurement(Outcome.INCORRECT, "wrong at row 3", errors={"a": 2.5})),
-        store.add_measurement(run.id, child, passed(1.5, resources={"compile_s": 2.0}, environment={"device": "x"})),
-        store.add_measurement(run.id, first, passed(1.25)),
-    ]
-    assert list(store.records(run.id)) == written
-    assert list(Store.open(str(store.engine.url)).records(run.id)) == written
+def test_a_killed_writer_loses_no_measurement_it_had_stored(store, run, sqlite_url):
+    body = "for i in range(30): measure()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    subprocess.run(driver(sqlite_url, run.id, body), cwd=ROOT, check=False)
+    assert len(list(store.records(run.id))) == 30
 
 
-def test_a_candidate_without_a_measurement_is_pending(store, run):
-    done, waiting = (store.add_candidate(run.id, candidate(rows=rows)) for rows in (1, 2))
-    store.add_measurement(run.id, done, passed(1.0))
-    assert store.pending(run.id) == [waiting]
+def test_a_reader_sees_whole_records_while_another_process_writes(store, run, sqlite_url):
+    body = "for i in range(200): measure()\n"
+    writer = subprocess.Popen(driver(sqlite_url, run.id, body), cwd=ROOT)
+    seen = [0]
+    while writer.poll() is None:
+        records = list(Store.open(sqlite_url, read_only=True).records(run.id))
+        assert all(record.measurement == passed(1.0) for record in records)
+        seen.append(len(records))
+        time.sleep(0.02)
+    assert writer.returncode == 0
+    assert seen == sorted(seen)
+    assert len(list(store.records(run.id))) == 200
 
 
-def test_what_was_spent_is_summed_over_sittings(store, run):
-    one = store.add_candidate(run.id, replace(candidate(), cost_usd=0.5, tokens=100))
-    store.add_measurement(run.id, one, passed(1.0, device_seconds=2.0))
-    store.add_elapsed(run.id, 10)
-    store.add_elapsed(run.id, 5)
-    spent = store.spent(run.id)
-    assert (spent.wall_s, spent.evaluations, spent.gpu_s, spent.usd, spent.tokens) == (15, 1, 2.0, 0.5, 100)
+def test_two_processes_may_write_at_once(store, run, sqlite_url):
+    writer = subprocess.Popen(driver(sqlite_url, run.id, "for i in range(100): measure()\n"), cwd=ROOT)
+    while writer.poll() is None:
+        store.request_stop(run.id)
+    assert writer.returncode == 0
+    assert len(list(store.records(run.id))) == 100
 
 
-def test_another_process_can_ask_a_run_to_stop(store, run, url):
-    Store.open(url).request_stop(run.id)
-    assert store.stop_requested(run.id)
-    store.clear_stop(run.id)
-    assert not store.stop_requested(run.id)
+def test_processes_that_open_a_new_database_together_all_get_it(sqlite_url):
+    code = [sys.executable, "-c", f"from evokernel.store import Store; Store.open({sqlite_url!r})"]
+    openers = [subprocess.Popen(code, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [opener.communicate()[1] for opener in openers] == [""] * 4
 
 
-def test_a_submission_is_claimed_once(store, run):
-    number = store.add_submission(run.id, "source", None, None, "try this")
-    assert [s.id for s in store.claim_submissions(run.id)] == [number]
-    assert store.claim_submissions(run.id) == []
+# ---- old and new databases ----
 
 
-def test_the_leaderboard_derives_scores_from_timings(store, run, url):
-    one = store.add_candidate(run.id, candidate())
-    store.add_measurement(run.id, one, passed(1.5))
-    measured = Measurement(Outcome.PASSED, timings=(timing(1.5), timing(0.9, "elsewhere", held_out=True)))
-    store.add_measurement(run.id, one, measured)
-    columns, rows, more = queries.query(url, "SELECT candidate, score, held_out_score, measurements FROM leaderboard")
-    assert columns == ["candidate", "score", "held_out_score", "measurements"]
-    assert rows == [[one.id, pytest.approx(1.5), pytest.approx(0.9), 2]]
-    assert not more
+def make_first_schema(url: str) -> sqlite3.Connection:
+    engine = engine_for(parse(url))
+    with engine.begin() as connection:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    raw = sqlite3.connect(parse(url).database)
+    raw.executescript(
+        """
+        CREATE VIEW leaderboard AS SELECT t.workload FROM timing t JOIN measurement m ON m.id = t.measurement_id;
+        INSERT INTO device VALUES (1, 'cpu', 'old', '', '{}');
+        INSERT INTO body VALUES ('d', 'source');
+        INSERT INTO run VALUES (1, 'old', 'finished', '{}', '{}', 0, 1, '2026-01-01', NULL, 1.0, 0);
+        INSERT INTO candidate VALUES (1, 1, 'd', '{}', 'g', 'c', 'seed', 0, '', 0.0, 0, '2026-01-01');
+        INSERT INTO measurement VALUES
+            (1, 1, 1, 'PASSED', '', 'full', '{}', '{}', '{"reuse_key": "k"}', 1.0, 1.0, '', '2026-01-01');
+        INSERT INTO timing VALUES (1, 'b', 0, 1.0, 2.0, 0.0, 'sdpa', 4.0, 2.0, '[2.0]', '[4.0]'),
+                                  (1, 'a', 1, 1.0, 1.0, 0.0, 'sdpa', 1.0, 1.0, '[1.0]', '[1.0]');
+        """
+    )
+    return raw
 
 
-@pytest.mark.parametrize("name", queries.SAVED)
-def test_every_saved_query_answers(store, run, url, name):
-    one = store.add_candidate(run.id, candidate())
-    store.add_measurement(run.id, one, passed(1.5))
-    assert queries.query(url, queries.SAVED[name])[0]
+def test_an_older_database_is_brought_up_with_all_it_holds(tmp_path):
+    url = f"sqlite:///{tmp_path}/old.db"
+    make_first_schema(url).close()
+    store = Store.open(url, create=False)
+    (measured,) = store.measurements(1)
+    assert [(t.workload, t.speedup, t.held_out) for t in measured.timings] == [("a", 1.0, True), ("b", 2.0, False)]
+    assert store.find_reusable("k") == measured
+    assert queries.query(url, "SELECT run, score, held_out_score FROM leaderboard")[1] == [["old", 2.0, 1.0]]
 
 
-HOSTILE = "'; DROP TABLE run; --\x00 <script>alert(1)</script> \u202e"
-
-
-def test_hostile_text_is_kept_as_text(store, run):
-    one = store.add_candidate(run.id, replace(candidate(), note=HOSTILE.replace("\x00", "")))
-    store.add_measurement(run.id, one, Measurement(Outcome.RUNTIME_ERROR, HOSTILE))
-    (record,) = store.records(run.id)
-    assert "<script>" in record.measurement.message
-    assert store.runs()
-
-
-@pytest.mark.parametrize("sql", ["DELETE FROM run", "CREATE TABLE x (y)", "PRAGMA query_only = OFF; DELETE FROM run"])
-def test_a_query_cannot_write(store, run, url, sql):
-    with pytest.raises(StoreError):
-        queries.query(url, sql)
-    assert store.runs()
-
-
-def test_a_query_that_takes_too_long_is_ended(store, url):
-    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT COUNT(*) FROM c"
-    with pytest.raises(StoreError, match=r"longer than 0\.2 s"):
-        queries.query(url, endless, timeout_s=0.2)
-
-
-def test_rows_beyond_the_limit_are_left_and_said_so(store, url):
-    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 50) SELECT x FROM c"
-    assert queries.query(url, endless, limit=10)[1:] == ([[i] for i in range(1, 11)], True)
-
-
-def test_a_taken_name_is_refused_and_the_run_is_kept(store, run):
-    with pytest.raises(StoreError, match="a run named 'first' exists"):
-        store.create_run("first", {}, PROBLEM, devices.cpu(), 0)
-    assert store.run("first") == run
-
-
-def test_an_unknown_run_names_those_there_are(store, run):
-    with pytest.raises(StoreError, match=r"no run named 'frist'; runs: first"):
-        store.run("frist")
-
-
-def test_a_newer_database_is_refused_untouched(store, run, url):
-    path = store.engine.url.database
-    with sqlite3.connect(path) as raw:
-        raw.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(StoreError, match=r"schema 9999, newer.*upgrade evokernel"):
+def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path):
+    url = f"sqlite:///{tmp_path}/old.db"
+    raw = make_first_schema(url)
+    raw.executescript("CREATE TABLE ordered_timing (x INTEGER)")  # in the way of the second migration's last step
+    before = list(raw.iterdump())
+    with pytest.raises(StoreError, match="already exists"):
         Store.open(url)
+    assert list(raw.iterdump()) == before
+
+
+def test_an_older_database_is_not_migrated_by_a_reader(tmp_path):
+    url = f"sqlite:///{tmp_path}/old.db"
+    make_first_schema(url).close()
+    with pytest.raises(StoreError, match=r"schema 0001, older than"):
+        Store.open(url, read_only=True)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_database_is_refused_untouched(store, file, sqlite_url, read_only):
+    with sqlite3.connect(file) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(StoreError, match=r"evokernel\.db has schema 9999, newer.*upgrade evokernel"):
+        Store.open(sqlite_url, read_only=read_only)
+
+
+def test_the_migrations_end_where_the_models_stand(store):
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
+    from evokernel.store.tables import Base
+
+    with store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+# ---- what is no database of ours ----
 
 
 def test_a_database_of_somebody_else_is_left_alone(tmp_path):
@@ -155,7 +194,9 @@ def test_a_database_of_somebody_else_is_left_alone(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/other.db")
 
 
-@pytest.mark.parametrize("url", ["nonsense", "nosuch://x/y"])
+@pytest.mark.parametrize(
+    "url", ["nonsense", "", "nosuch://x/y", "sqlite+nosuch:///x.db", "postgresql://u:secret@localhost:port/x"]
+)
 def test_a_url_that_means_nothing_is_said_in_one_line(url):
     with pytest.raises(StoreError) as error:
         Store.open(url)
@@ -168,19 +209,14 @@ def test_a_file_that_is_no_database_is_said_in_one_line(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/text.db")
 
 
-def test_reading_where_nothing_is_makes_no_file(tmp_path):
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file"):
+        Store.open(f"sqlite:///{tmp_path}/file/x.db")
+
+
+@pytest.mark.parametrize("options", [{"create": False}, {"read_only": True}])
+def test_reading_where_nothing_is_makes_no_file(tmp_path, options):
     with pytest.raises(StoreError, match="no database"):
-        Store.open(f"sqlite:///{tmp_path}/none.db", create=False)
-    assert not (tmp_path / "none.db").exists()
-
-
-def test_a_killed_writer_loses_no_measurement_it_had_stored(store, run, url):
-    code = (
-        "import os, signal, sys\nfrom evokernel.store import Store\nfrom tests.toys import candidate, passed\n"
-        f"store = Store.open({url!r})\n"
-        "for i in range(30):\n"
-        f"    c = store.add_candidate({run.id}, candidate())\n    store.add_measurement({run.id}, c, passed(1.0))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-    assert len(list(store.records(run.id))) == 30
+        Store.open(f"sqlite:///{tmp_path}/deep/none.db", **options)
+    assert list(tmp_path.iterdir()) == []
