@@ -26,6 +26,8 @@ def _over_random(scores: dict[str, list[float]], which: str) -> float:
 
 FORMULAS: dict[str, Callable[[Any], float]] = {
     "value": float,
+    "count": lambda found: float(len(found)),
+    "per_minute": lambda s: 60 * s["count"] / s["seconds"],
     "mean": statistics.fmean,
     "median": statistics.median,
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evokernel.cli.options import Json
+
+if TYPE_CHECKING:
+    from evokernel.backends.targets import Target
+    from evokernel.candidate import Genome
+    from evokernel.problem import Problem, Workload
+    from evokernel.worker.compile_pool import Compiled
+
+COLUMNS = ("registers", "spill_bytes", "shared_bytes", "num_warps", "occupancy", "instructions", "loop_instructions")
 
 
 def compile_(
@@ -22,7 +31,6 @@ def compile_(
 ) -> None:
     """Compile a GPU kernel for a target: registers, spills, shared memory, the order of the main loop."""
     from evokernel.backends import targets
-    from evokernel.backends.compile_child import compile_in_child
     from evokernel.candidate import load_genome
     from evokernel.errors import CandidateError, ConfigError
     from evokernel.measurement import Outcome
@@ -34,31 +42,74 @@ def compile_(
     if not file.is_file():
         raise CandidateError(f"{file}: no such file")
     genome = load_genome(file)
-    space = genome.body.space
-    if space.backend != "triton":
-        raise CandidateError(f"{file} is a {space.backend} kernel; only triton kernels are compiled ahead of time")
-    # Two lengths: what is specialised on one shows as a second binary.
-    shapes = [Workload(2, 8, 8, seq, seq, head_dim, causal) for seq in (1024, 2000)]
-    problem = Problem("forward", dtype, tuple(shapes))
+    if genome.body.space.backend != "triton":
+        raise CandidateError(f"{file} is a {genome.body.space.backend} kernel; only triton kernels compile for GPUs")
+    workload = Workload(2, 8, 8, 1024, 1024, head_dim, causal)
+    problem = Problem("forward", dtype, (workload,))
     genome.body.require_entry(problem.entry)
-    context = problem.context(shapes[0].shape_class(dtype), chosen.context())
-    knobs = space.canonical({**genome.knobs, **_parsed(knob or [], space.knobs)}, context)
+    knobs = _checked_knobs(file, genome, knob or [], problem, workload, chosen)
+    compiled = _compiled(genome.body.render(knobs), problem, chosen)
+    if as_json:
+        fields = ("outcome", "message", "facts", "kernels", "binaries")
+        print(json.dumps({"target": target, **{name: getattr(compiled, name) for name in fields}}, indent=2))
+    else:
+        print(f"{compiled.outcome} {file} for {target}, {dtype}, head_dim {head_dim}, {'causal' if causal else 'full'}")
+        if compiled.message:
+            print(compiled.message)
+        if compiled.kernels:
+            print(_table(compiled.facts, compiled.kernels))
+    raise typer.Exit(0 if compiled.outcome is Outcome.PASSED else 1)
+
+
+def _checked_knobs(
+    file: Path, genome: Genome, settings: list[str], problem: Problem, workload: Workload, target: Target
+) -> dict[str, Any]:
+    """Return the file's knobs with the settings over them, or raise in one line what does not hold on the target."""
+    import random
+
+    from evokernel.errors import ConfigError, SpaceError
+
+    space = genome.body.space
+    context = problem.context(workload.shape_class(problem.dtype), target.context())
+    knobs = space.canonical({**genome.knobs, **_parsed(settings, space.knobs)}, context)
     space.check_names(knobs, str(file))
     if reason := space.broken_constraint(knobs, context):
-        raise ConfigError(f"{file} on {target}: {reason}")
-    outcome, message, kernels = compile_in_child(genome.body.render(knobs), problem.entry, problem.to_json(), target)
-    if as_json:
-        print(
-            json.dumps({"outcome": outcome.value, "message": message, "target": target, "kernels": kernels}, indent=2)
-        )
-    else:
-        print(f"{outcome.value} {file} for {target}, {dtype}, head_dim {head_dim}, {'causal' if causal else 'full'}")
-        if message:
-            print(message)
-        for facts in kernels:
-            for name, value in facts.items():
-                print(f"  {name:22} {value}")
-    raise typer.Exit(0 if outcome is Outcome.PASSED else 1)
+        try:
+            space.sample(random.Random(0), context)
+        except SpaceError as error:
+            raise SpaceError(f"{file} on {target.name}: {error}") from None
+        raise ConfigError(f"{file} on {target.name}: {reason}")
+    return knobs
+
+
+def _compiled(source: str, problem: Problem, target: Target) -> Compiled:
+    import tempfile
+
+    from evokernel.worker.compile_pool import CompilePool
+
+    with tempfile.TemporaryDirectory(prefix="evokernel-") as folder, CompilePool(target, slots=1) as pool:
+        path = Path(folder) / "candidate.py"
+        path.write_text(source)
+        return pool.submit(path, problem).result()
+
+
+def _table(facts: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]]) -> str:
+    """Return one row a binary, then what is longer than a cell."""
+    width = max(6, *(len(kernel["kernel"]) for kernel in kernels))
+    rows = [f"{'kernel':{width}}  " + "  ".join(COLUMNS)]
+    for kernel in kernels:
+        cells = (f"{kernel.get(name, ''):>{len(name)}}" for name in COLUMNS)
+        rows.append(f"{kernel['kernel']:{width}}  " + "  ".join(cells))
+    for kernel in kernels:
+        if kernel.get("order"):
+            rows.append(f"{kernel['kernel']}: main loop {kernel['order']}  (G, M products; e exp2; Wn wait)")
+        if kernel["wgmma_serialized"]:
+            rows.append(f"{kernel['kernel']}: ptxas serialized its warpgroup products")
+    if facts.get("extra_binaries"):
+        rows.append(f"{facts['extra_binaries']} more for another length or stride, which should not be specialised")
+    if facts.get("warnings"):
+        rows.append(f"warning: {facts['warnings']}")
+    return "\n".join(rows)
 
 
 def _parsed(settings: list[str], knobs: Any) -> dict[str, Any]:
