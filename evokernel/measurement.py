@@ -25,7 +25,7 @@ class Outcome(enum.StrEnum):
 
 
 class Fidelity(enum.StrEnum):
-    SCREEN = "screen"  # the cheapest workload, few repeats
+    SCREEN = "screen"  # the cheapest workload alone, or given up on the way because clearly worse than the incumbent
     FULL = "full"  # every workload of the class
     VERIFY = "verify"  # again, with more repeats, and on held-out workloads
 
@@ -112,6 +112,15 @@ def score(measurements: list[Measurement], problem: Problem) -> float | None:
         return None
     total = sum(weights.values())
     return math.exp(sum(weight * math.log(speedups[name]) for name, weight in weights.items()) / total)
+
+
+def partial_score(measurement: Measurement, problem: Problem) -> float | None:
+    """Score what was timed of a candidate that was given up: no score among others, but a lesson for the operators."""
+    weights = {w.name: w.weight for w in problem.workloads}
+    timed = [(weights[t.workload], t.speedup) for t in measurement.timings if t.workload in weights]
+    if not timed:
+        return None
+    return math.exp(sum(w * math.log(s) for w, s in timed) / sum(w for w, _ in timed))
 
 
 def workload_speedups(measurements: list[Measurement], held_out: bool) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from evokernel.archives import Archive, Entry
 from evokernel.candidate import Candidate, Genome
-from evokernel.measurement import Fidelity, Measurement, Record, score
+from evokernel.measurement import Fidelity, Measurement, Record, partial_score, score, workload_speedups
 from evokernel.operators import Operator, Parent, Plan, Proposal, ProposalError
 from evokernel.problem import Problem, ShapeClass
 
@@ -180,11 +180,19 @@ class Search:
         value = state.score_again(record)
         if value is not None or scored_before:
             state.archive.add(record, value)
-        # A screening pass says too little to learn from; the full measurement follows.
+        if record.measurement.passed and record.measurement.fidelity is Fidelity.SCREEN:
+            value = partial_score(record.measurement, state.problem)  # given up: what is known of it is bad enough
         if candidate.id not in state.learnt and (value is not None or not record.measurement.passed):
             state.learnt.add(candidate.id)
             for operator, _ in self.operators:
                 operator.learn(record, value)
+
+    def bar(self, candidate: Candidate) -> dict[str, float]:
+        """Return what a candidate must come near: its class's leader by workload, or nothing for the leader itself."""
+        state = self.states[candidate.shape_class]
+        if state.leader is None or candidate.id in state.scores:
+            return {}
+        return workload_speedups(state.measurements[state.leader], held_out=False)
 
     def remeasure(self) -> Candidate | None:
         """Return a leader that too few measurements stand behind, or None. Each is returned once per measurement."""

@@ -236,13 +236,21 @@ def test_operators_hear_of_each_candidate_once_when_it_starts_and_once_when_it_i
     assert listener.heard == [(1, pytest.approx(2.0)), (2, None)]
 
 
-def test_a_screening_pass_is_not_mistaken_for_a_failure():
+def test_a_candidate_that_was_given_up_teaches_its_partial_score_and_never_leads():
     listener = Listening()
     bench = Bench(search(operators=[(listener, 1.0)]))
-    screened = bench.step(passed(2.0, fidelity=Fidelity.SCREEN))
-    assert listener.heard == []
-    bench.finish(screened.candidate, passed(2.0))
+    bench.step(passed(2.0, fidelity=Fidelity.SCREEN))
     assert listener.heard == [(1, pytest.approx(2.0))]
+    assert bench.search.best(CLASS) is None
+
+
+def test_a_new_candidate_must_come_near_the_leader_and_the_leader_near_nobody():
+    bench = Bench(search())
+    leader = bench.step(passed(2.0)).candidate
+    other = bench.step(passed(1.0)).candidate
+    assert bench.search.bar(leader) == {}
+    bar = bench.search.bar(replace(other, id=77))
+    assert list(bar.values()) == [pytest.approx(2.0)]
 
 
 def test_nothing_leads_before_anything_has_passed():
