@@ -29,6 +29,7 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
     "count": lambda found: float(len(found)),
     "per_minute": lambda s: 60 * s["count"] / s["seconds"],
     "mean": statistics.fmean,
+    "largest": max,
     "median": statistics.median,
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean
     "geomean_of_medians": lambda cells: geometric_mean([statistics.median(c) for c in cells.values()]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -43,7 +44,8 @@ def write(file: str, figures: Iterable[Figure], templates: Iterable[str] = (), d
     dirty = subprocess.run(changes, capture_output=True, check=False)
     provenance: Mapping[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() + ("+changes" if dirty.stdout.strip() else ""),
+        "commit": (commit.stdout.strip() or os.environ.get("EVOKERNEL_COMMIT", ""))
+        + ("+changes" if dirty.stdout.strip() else ""),
         "device": device or devices.cpu().model,
         "versions": devices.versions(),
         "command": "python " + " ".join([str(Path("benchmarks") / Path(sys.argv[0]).name), *sys.argv[1:]]),

@@ -94,6 +94,11 @@ class Layout:
         b, h, s, d = shape
         return (b, s + self.pad, h, d + self.pad) if self.heads_inside else (b, h, s + self.pad, d + self.pad)
 
+    def filler_for(self, dtype: torch.dtype) -> float:
+        """Return the filler, or the largest number that the dtype has."""
+        largest = torch.finfo(dtype).max
+        return largest if self.filler > largest else self.filler
+
     def view(self, memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the logical B, H, S, D tensor inside a physical one."""
         _, _, s, d = shape

@@ -22,6 +22,7 @@ from evokernel.measurement import Fidelity, Measurement, Outcome, failed
 from evokernel.worker import timing
 from evokernel.worker.arena import DeviceArena
 from evokernel.worker.compile_pool import CompilePool
+from evokernel.worker.gpu_state import GpuState
 from evokernel.worker.lease import Ownership
 from evokernel.worker.memory import MemoryWatch
 from evokernel.worker.parent import Facts, Trial, Worker
@@ -52,8 +53,10 @@ class GpuWorker(Worker):
         super().__init__(device, *arguments, folder=folder, **options)
         self.pool = CompilePool(parse(f"cuda:{device.arch}"), cache_root=self.sources / "caches")
         self.spares = Spares(self._start, SPARES)
+        self.state = GpuState(device.uuid, lambda: {os.getpid(), self.zygote.process.pid})
 
     def close(self) -> None:
+        self.state.close()
         self.spares.close()
         self.pool.close()
         super().close()
@@ -106,6 +109,9 @@ class GpuWorker(Worker):
 
     def timing(self) -> AbstractContextManager[None]:
         return nullcontext()  # the turn is held from the first check on
+
+    def surroundings(self) -> Facts:
+        return self.state.latest
 
     def ending(self, child: Child, status: int) -> str:
         if self.watch.killed(child.pid):

@@ -129,7 +129,10 @@ class Worker(ABC):
             measurement,
             fidelity=Fidelity.SCREEN if measurement.resources.get("stopped_early") else fidelity,
             seconds=time.monotonic() - started,
-            environment=environment(self.device, problem, source, self.baseline_names),
+            environment={
+                **environment(self.device, problem, source, self.baseline_names),
+                **self.surroundings(),
+            },
         )
 
     def judged(self, child: Child, load: Callable[[Player], Facts], trial: Trial) -> Measurement:
@@ -149,6 +152,7 @@ class Worker(ABC):
                     held = time.monotonic()
                     try:
                         self.check(player, trial.problem, errors)
+                        facts["check_s"] = round(time.monotonic() - held, 3)
                         stage = "timing"
                         taken = self.timed(player, trial, errors)
                     finally:
@@ -176,6 +180,10 @@ class Worker(ABC):
             ending = f"{stage}: {self.ending(child, status)}"
             failure = Outcome.CRASHED, f"{printed}\n{ending}" if printed else ending
         return failed(*failure, resources=facts, errors=errors, device_seconds=held_s)
+
+    def surroundings(self) -> Facts:
+        """Return what else is known of the device at this moment."""
+        return {}
 
     def ending(self, child: Child, status: int) -> str:
         """Say how a child ended that did not answer."""
@@ -271,6 +279,7 @@ def _how(taken: list[Taken], trial: Trial) -> Facts:
     facts: Facts = {
         "baseline_drift": round(max(t.drift for t in taken), 3),
         "foreign_cores": round(max(t.foreign_cores for t in taken), 2),
+        "baseline_s": round(sum(t.baseline_s for t in taken), 3),
     }
     if trial.fidelity is Fidelity.FULL and len(taken) < len(trial.problem.workloads):
         facts["stopped_early"] = f"{taken[-1].timing.workload}: {taken[-1].timing.speedup:.3f}"

@@ -168,7 +168,7 @@ class Bound:
         """Write inputs, and poison the outputs and the padding."""
         for name, tensor in zip("qkv", tensors, strict=True):
             if self.layout.pad:
-                self.wholes[name].fill_(self.layout.filler)
+                self.wholes[name].fill_(self.layout.filler_for(tensor.dtype))
             self.views[name].copy_(tensor)
         self.views["out"].fill_(float("nan"))
         self.views["lse"].fill_(float("nan"))
@@ -208,6 +208,7 @@ class Player:
 
     child: Child
     limit_s: float
+    busy_s: float = 0.0  # in which it was computing for us
 
     def bind(self, bound: Bound, arguments: Mapping[str, Any]) -> None:
         places = {name: place.to_json() for name, place in bound.places.items()}
@@ -245,6 +246,7 @@ class Player:
         start = time.perf_counter()
         reply = self.child.ask(op, self.limit_s, **arguments)
         elapsed_us = (time.perf_counter() - start) * 1e6
+        self.busy_s += elapsed_us * 1e-6
         self.child.pause()
         if "error" in reply:
             raise Failed(printable(str(reply["error"])), str(reply.get("kind", "runtime")))

@@ -70,6 +70,7 @@ class Taken:
     timing: Timing
     drift: float  # between the baseline's median and its record, as a ratio of at least 1
     foreign_cores: float
+    baseline_s: float  # that the baseline's process took, calibrations included
     rules: Rules
 
     @property
@@ -134,7 +135,7 @@ class Timer:
             timing = self._pairs(candidate, peer, name, workload, cores, effort, errors)
             drift = timing.baseline_us / recorded_us
             foreign = neighbours.cores() if self.pools.device == "cpu" else 0.0  # a GPU's pairs do not feel the cores
-            attempts.append(Taken(timing, max(drift, 1 / drift), foreign, self.rules))
+            attempts.append(Taken(timing, max(drift, 1 / drift), foreign, peer.busy_s, self.rules))
         floor_us = self.roofline.floor_us(workload, self.pools.dtype)
         quietest = min(attempts, key=lambda taken: taken.loudness)
         if quietest.timing.latency_us < floor_us:
