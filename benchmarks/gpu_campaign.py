@@ -3,9 +3,9 @@
     python -m benchmarks.gpu_campaign [--seconds 330] [--store URL]
 
 `candidates_per_minute` counts distinct candidates that were launched on the GPU; `full_candidates_per_minute` those
-timed on every workload of their class; `gpu_busy_share` is the share of the time that the GPU was held by a candidate's
-check or timing, baselines and oracle included, and `baseline_share` the baselines' part of it. One candidate is measured
-again and again all along: `repeatability_pct` is how far its score strays from its median at most.
+timed on every workload of their class; `gpu_busy_share` is the share of the time that the GPU was held by a check or a
+timing, baselines and oracle included, and `gpu_baseline_share` the baselines' part. One candidate is measured again and
+again all along: `repeatability_pct` is how far its score strays from its median at most.
 """
 
 from __future__ import annotations

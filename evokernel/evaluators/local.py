@@ -20,7 +20,7 @@ from evokernel.evaluators import Evaluator, Job
 from evokernel.measurement import Measurement, Outcome, failed
 
 RETRIES = 1  # a job whose worker died is given to another once
-DEFAULT_SLOTS = {"cpu": 2, "cuda": 6}  # one times while the others compile, or wait for their turn
+DEFAULT_SLOTS = {"cpu": 2, "cuda": 10}  # one times while the others compile, or wait for their turn
 
 
 def serve(
