@@ -142,7 +142,7 @@ class Timer:
             raise TooFast(
                 f"{workload.name} in {quietest.timing.latency_us:.1f} us; the device cannot in less than {floor_us:.1f}"
             )
-        candidate.check_clock(quietest.timing.latency_us)
+        candidate.check_clock(quietest.timing.latency_us, peer)
         return quietest
 
     def calibrate(self, peer: Player, workload: Workload) -> None:
