@@ -33,6 +33,7 @@ class Repeating:
 
     def __init__(self, campaign: Campaign, seconds: float) -> None:
         self.search = campaign.search
+        self.in_flight = campaign.in_flight
         self.ask = campaign.search.remeasure
         self.every_s = seconds / (REPEATS + 2)
         self.last = time.monotonic()
@@ -46,10 +47,11 @@ class Repeating:
                     e for state in self.search.states.values() for e in self.search.leaders(state.shape_class, 1)
                 ]
                 self.chosen = leaders[0].record.candidate if leaders else None
-            if self.chosen is not None:
+            if self.chosen is not None and self.chosen.id not in self.in_flight:
                 self.last = now
                 return self.chosen
-        return self.ask()
+        found = self.ask()
+        return None if found and found.id in self.in_flight else found
 
 
 def main() -> None:
