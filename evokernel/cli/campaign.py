@@ -53,10 +53,10 @@ def run(
     names = [base] if repeats == 1 else [f"{base}-{number}" for number in range(1, repeats + 1)]
     if taken := [run.name for run in store.runs() if repeats > 1 and run.name in names]:
         raise StoreError(f"a run named {taken[0]!r} exists; choose another --name")
-    print(f"configuration {path}, database {settings.store}, device {device.model}", file=sys.stderr)
     for number, run_name in enumerate(names):
         seeded = settings.model_copy(update={"seed": settings.seed + number})
         created = store.create_run(run_name, seeded.model_dump(mode="json"), problem, device, seeded.seed)
+        print(f"configuration {path}, database {settings.store}, device {device.model}", file=sys.stderr)
         write_copy(created, path, seeded)
         if _execute(seeded, store, created, device) == "stopped":
             break
