@@ -62,9 +62,9 @@ def test_a_driver_is_alive_until_it_is_killed(store):
 def test_a_run_has_one_driver():
     process = driven("run")
     try:
-        with pytest.raises(EvokernelError, match=f"run run is being driven by process {process.pid}"):
-            with run_folder.driving("run"):
-                pytest.fail("two drivers of one run")
+        driven_already = f"run run is being driven by process {process.pid}"
+        with pytest.raises(EvokernelError, match=driven_already), run_folder.driving("run"):
+            pytest.fail("two drivers of one run")
         with run_folder.driving("another"):
             pass
     finally:

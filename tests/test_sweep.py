@@ -217,6 +217,8 @@ def test_the_command_refuses_what_would_mix_two_sweeps(settings, tmp_path, monke
         error = run(*arguments).exception
         assert isinstance(error, EvokernelError)
         assert all(word in str(error) for word in words)
+    (tmp_path / "toy.py").write_text(RIGHT + "\n# changed\n")
+    assert "another template" in str(run().exception)
     resumed = runner.invoke(app, ["resume", "sweep", "--db", settings["store"]]).exception
     assert "evokernel sweep" in str(resumed)
 

@@ -84,7 +84,7 @@ def test_a_resumed_warm_start_goes_on_as_it_would_have(settings, earlier):
 def test_a_run_that_knows_nothing_of_these_classes_is_refused(settings, earlier):
     other = {"dtype": "fp32", "workloads": {"grid": {"head_dim": 32, "seq": 64, "batch": 1, "heads": 2}}}
     problem = validate({**settings, "problem": other}, "test").problem.problem()
-    with pytest.raises(StoreError, match="warm_start is 'earlier'.*d32_full.*d16_full"):
+    with pytest.raises(StoreError, match=r"warm_start is 'earlier'.*d32_full.*d16_full"):
         experience(earlier.store, "earlier", problem)
     with pytest.raises(StoreError, match="no run named 'late'; runs: earlier"):
         experience(earlier.store, "late", problem)

@@ -30,6 +30,7 @@ def sweep(
     from evokernel.errors import ConfigError
     from evokernel.store import Store
     from evokernel.sweep import genomes, write_landscape
+    from evokernel.worker.provenance import evaluator_version
 
     path = Path(config)
     check_name("--name", name)
@@ -45,9 +46,11 @@ def sweep(
     count = len(genomes(body, problem, device.context()))
     assemble.evaluator(settings, device).close()
     store = Store.open(settings.store)
-    found = _earlier(store, run_name, settings.model_dump(mode="json"), device)
+    # A landscape is of one piece: a changed template, or a changed way of judging, is another sweep.
+    made_of = {**settings.model_dump(mode="json"), "template": body.digest, "evaluator version": evaluator_version()}
+    found = _earlier(store, run_name, made_of, device)
     if found is None:
-        found = store.create_run(run_name, settings.model_dump(mode="json"), problem, device, 0)
+        found = store.create_run(run_name, made_of, problem, device, 0)
         write_copy(found, path, settings)
     print(f"configuration {path}, database {settings.store}, {count} genomes on {device.model}", file=sys.stderr)
     run = found
@@ -58,14 +61,15 @@ def sweep(
         print(f"wrote {target}, {len(landscape)} measurements, and its space {target.with_suffix('.py')}")
 
 
-def _earlier(store: Store, name: str, settings: dict[str, object], device: Device) -> Run | None:
+def _earlier(store: Store, name: str, made_of: dict[str, object], device: Device) -> Run | None:
     """Return the run to go on with, None when there is none; ConfigError when the name stands for another sweep."""
     from evokernel.errors import ConfigError
 
     found = next((run for run in store.runs() if run.name == name), None)
     if found is None:
         return None
-    differing = [key for key in ("problem", "sweep", "baselines") if found.config.get(key) != settings[key]]
+    parts = ("problem", "sweep", "baselines", "template", "evaluator version")
+    differing = [part for part in parts if found.config.get(part) != made_of[part]]
     if differing:
         raise ConfigError(f"run {name} exists with another {', '.join(differing)}; choose another --name")
     if found.device_model != device.model:
