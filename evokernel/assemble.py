@@ -169,7 +169,9 @@ def campaign(config: Config, store: Store, run: Run, device: Device, reporter: R
 
 def experience(config: Config, problem: Problem, store: Store) -> Experience | None:
     """Return what the run that `warm_start` names measured."""
-    return warm_start.experience(store, config.warm_start, problem) if config.warm_start is not None else None
+    if config.warm_start is None:
+        return None
+    return warm_start.experience(store, config.warm_start, problem, templates(config, problem))
 
 
 def sweep_body(config: SweepConfig, problem: Problem) -> Body:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evokernel.candidate import Genome
-from evokernel.errors import StoreError
+from evokernel.candidate import MARKER, Body, Genome
+from evokernel.errors import SpaceError, StoreError
 from evokernel.measurement import Measurement, Record, score
 from evokernel.operators import Operator
 from evokernel.problem import Problem
@@ -29,16 +29,20 @@ class Experience:
                 operator.learn(record, value)
 
 
-def experience(store: Store, name: str, problem: Problem) -> Experience:
-    """Read a run's records, or raise StoreError when there is no such run or it measured none of these classes."""
+def experience(store: Store, name: str, problem: Problem, templates: Sequence[Genome] = ()) -> Experience:
+    """Read a run's records, or raise StoreError when there is no such run or it measured none of these classes.
+
+    A genome whose kernel is that of one of the templates becomes one of it: a sweep's space is a part of a template's.
+    """
     earlier = store.run(name)
+    homes = {_kernel(genome.body): genome.body for genome in templates}
     wanted = {c.name for c in problem.shape_classes()}
     parts = {c.name: earlier.problem.in_class(c) for c in earlier.problem.shape_classes() if c.name in wanted}
     first: dict[int, Record] = {}
     measured: dict[int, list[Measurement]] = {}
     for record in store.records(earlier.id):
         if record.candidate.shape_class in parts:
-            first.setdefault(record.candidate.id, record)
+            first.setdefault(record.candidate.id, _rehomed(record, homes))
             measured.setdefault(record.candidate.id, []).append(record.measurement)
     if not measured:
         classes = ", ".join(c.name for c in earlier.problem.shape_classes())
@@ -53,3 +57,20 @@ def experience(store: Store, name: str, problem: Problem) -> Experience:
     # What only screening passed is neither good nor bad.
     told = [(r, scores[n]) for n, r in first.items() if scores[n] is not None or not r.measurement.passed]
     return Experience({name: found[:BEST] for name, found in ranked.items()}, told)
+
+
+def _kernel(body: Body) -> str:
+    """Return what stands below the marker."""
+    return body.source.partition(MARKER)[2]
+
+
+def _rehomed(record: Record, homes: Mapping[str, Body]) -> Record:
+    genome = record.candidate.genome
+    home = homes.get(_kernel(genome.body))
+    if home is None or home == genome.body:
+        return record
+    try:
+        home.space.check_names(genome.knobs, home.where)
+    except SpaceError:
+        return record  # the template has lost a value since
+    return replace(record, candidate=replace(record.candidate, genome=Genome(home, genome.knobs)))

@@ -9,7 +9,7 @@ from evokernel.operators.tune import Tune
 from evokernel.reporters import Silent
 from evokernel.store import Store
 from evokernel.warm_start import BEST, experience
-from tests.test_sweep import Dying
+from tests.test_sweep import Dying, sweep
 from tests.toys import RIGHT
 
 
@@ -79,6 +79,19 @@ def test_a_resumed_warm_start_goes_on_as_it_would_have(settings, earlier):
     resumed = campaign(settings, "parts", warm_start="earlier")
     resumed.execute()
     assert keys(resumed) == keys(whole)
+
+
+def test_a_sweep_of_a_part_of_the_space_warms_a_search_of_the_whole(settings):
+    grid = {"block": [16, 32, 64], "rows": [1, 2], "form": ["a", "b"]}
+    swept = sweep({**settings, "sweep": {"space": settings["spaces"][0], "knobs": grid}})
+    swept.execute()
+    found = campaign(settings, "warm", warm_start="sweep", budget={"evaluations": 4 * BEST})
+    found.execute()
+    (body,) = {r.candidate.genome.body.digest for r in found.store.records(found.run.id)}
+    assert body != swept.grid[0][1].body.digest
+    for name, (best, _) in swept.best.items():
+        first = next(r.candidate for r in found.store.records(found.run.id) if r.candidate.shape_class == name)
+        assert first.genome.knobs == swept.store.candidate(best).genome.knobs
 
 
 def test_a_run_that_knows_nothing_of_these_classes_is_refused(settings, earlier):
