@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ COMPILE_CACHE = RUNS / ".cache" / "compile"  # no run can have this name: names 
 LOCK = "driver.lock"
 LOG = "log.jsonl"
 SOURCES = "sources"
+LOOK_S = 0.5
 
 
 def folder(run: str) -> Path:
@@ -31,17 +33,28 @@ def driving(run: str) -> Iterator[None]:
     folder(run).mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder(run) / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(descriptor):
             raise EvokernelError(
                 f"run {run} is being driven by process {_read(descriptor)}; stop that first: evokernel stop {run}"
-            ) from None
+            )
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock, with patience for those who only look: driver() holds it for a moment."""
+    deadline = time.monotonic() + LOOK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
 
 
 def driver(run: str) -> str | None:

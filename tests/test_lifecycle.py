@@ -1,8 +1,10 @@
 """Runs tell whether their driver lives; what is over a cap goes, the longest unused first, and nothing else."""
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -73,6 +75,18 @@ def test_a_run_has_one_driver():
     with run_folder.driving("run"):
         assert run_folder.driver("run") == str(os.getpid())
     assert run_folder.driver("run") == ""
+
+
+def test_who_only_looks_keeps_no_driver_out():
+    with run_folder.driving("run"):
+        pass
+    looking = os.open("runs/run/driver.lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    leave = threading.Timer(0.1, os.close, [looking])
+    leave.start()
+    with run_folder.driving("run"):
+        assert run_folder.driver("run") == str(os.getpid())
+    leave.join()
 
 
 def test_states_show_what_each_run_reached(store):
