@@ -28,6 +28,7 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
     "value": float,
     "count": lambda found: float(len(found)),
     "per_minute": lambda s: 60 * s["count"] / s["seconds"],
+    "total_less_sampler": lambda s: s["total_s"] - s["sampler_s"],
     "mean": statistics.fmean,
     "largest": max,
     "median": statistics.median,

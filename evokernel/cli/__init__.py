@@ -33,11 +33,12 @@ def root(
 
 
 def _register() -> None:
-    from evokernel.cli import campaign, compile, inspect, kernel, machine
+    from evokernel.cli import campaign, compile, experiments, inspect, kernel, lifecycle, machine, sweep
 
-    for module in (campaign, inspect, kernel, compile, machine):
+    for module in (campaign, sweep, inspect, experiments, kernel, compile, machine, lifecycle):
         for name, command in module.COMMANDS.items():
             app.command(name)(command)
+    app.add_typer(lifecycle.db, name="db")
 
 
 _register()
