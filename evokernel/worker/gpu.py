@@ -27,7 +27,7 @@ from evokernel.worker.lease import Ownership
 from evokernel.worker.memory import MemoryWatch
 from evokernel.worker.parent import Facts, Trial, Worker
 from evokernel.worker.processes import Child
-from evokernel.worker.session import GpuPeer, GpuPlayer, Player
+from evokernel.worker.session import BaselineLost, GpuPeer, GpuPlayer, Player
 from evokernel.worker.timing import Timer
 
 ARENA_BYTES = 4 << 30
@@ -41,6 +41,7 @@ class GpuWorker(Worker):
     """One for each GPU. measure() may be called from several threads: what they do beside the GPU overlaps."""
 
     player_type = GpuPlayer
+    check_limit_s = 2.0  # milliseconds, but for the first, which loads the kernels
 
     def __init__(self, device: Device, *arguments: Any, folder: Path | None = None, **options: Any) -> None:
         self.ownership = Ownership(device)
@@ -96,6 +97,7 @@ class GpuWorker(Worker):
             player.ask("import", source=str(source), cache=str(compiled.cache), **names)
             return dict(compiled.facts)
 
+        self._calibrate(trial)
         child = self.spares.take()
         try:
             return self.judged(child, load, trial)
@@ -103,6 +105,19 @@ class GpuWorker(Worker):
             self.watch.remove(child.pid)
             self.pool.discard(compiled)
             shutil.rmtree(source.parent, ignore_errors=True)
+
+    def _calibrate(self, trial: Trial) -> None:
+        """Time the baselines of new workloads, while no candidate's code is loaded in this trial."""
+        with self.turn:
+            for workload, _ in trial.chosen():
+                if workload.name in self.timer.fastest:
+                    continue
+                try:
+                    self.timer.calibrate(GpuPeer(self.baseline, timing.BASELINE_LIMIT_S), workload)
+                except BaselineLost:  # once more, in another process
+                    self.baseline.kill()
+                    self.baseline = self.start_baseline()
+                    self.timer.calibrate(GpuPeer(self.baseline, timing.BASELINE_LIMIT_S), workload)
 
     def checking(self) -> AbstractContextManager[None]:
         return _held(self.turn)

@@ -27,11 +27,10 @@ from evokernel.worker.lease import Lease
 from evokernel.worker.processes import Child, Zygote
 from evokernel.worker.provenance import environment
 from evokernel.worker.session import BaselineLost, Bound, Dishonest, Failed, Incorrect, Player, Pools, printable
-from evokernel.worker.timing import Effort, Taken, Timer, TooFast
+from evokernel.worker.timing import Disturbed, Effort, Taken, Timer, TooFast
 
 ARENA_BYTES = 1 << 30  # address space; pages are taken as tensors are placed
 COMPILE_LIMIT_S = 60.0
-CHECK_LIMIT_S = 5.0  # for one call on a small case
 Facts = dict[str, Any]
 
 
@@ -45,11 +44,19 @@ class Trial:
     fidelity: Fidelity
     bar: Mapping[str, float]
 
+    def chosen(self) -> list[tuple[Workload, bool]]:
+        """Return what is to be timed, and whether it is held out."""
+        searched = [(w, False) for w in self.problem.workloads]
+        if self.fidelity is Fidelity.SCREEN:
+            return searched[:1]
+        return searched + [(w, True) for w in self.problem.held_out if self.fidelity is Fidelity.VERIFY]
+
 
 class Worker(ABC):
     """The trusted side. Holds the oracle, the secrets, the clock and the verdict; one a GPU, or a slot of the CPU."""
 
     player_type: type[Player] = Player
+    check_limit_s = 5.0  # for one call on a small case
     cores: int  # or multiprocessors, as candidates are told
 
     def __init__(
@@ -172,6 +179,8 @@ class Worker(ABC):
             failure = Outcome.INCORRECT, str(wrong)
         except (TooFast, Dishonest) as impossible:
             failure = Outcome.CHEATED, str(impossible)
+        except Disturbed as loud:
+            failure = Outcome.REJECTED, f"void: {loud}"
         except Failed as error:
             failure = FAILURES.get(error.kind, Outcome.RUNTIME_ERROR), f"{stage}: {error}"
         except wire.Late:
@@ -191,7 +200,7 @@ class Worker(ABC):
 
     def check(self, player: Player, problem: Problem, errors: dict[str, float]) -> None:
         """Compare with exact attention on every small case; `errors` receives the share of the tolerance of each."""
-        player.limit_s = CHECK_LIMIT_S
+        player.limit_s = self.check_limit_s
         for case, secret in self.pools.cases(problem):
             bound = Bound.make(self.arena, case.workload, self.dtype, case.layout)
             player.bind(bound, {**case.workload.arguments(), "num_sms": self.cores})
@@ -210,14 +219,9 @@ class Worker(ABC):
 
     def timed(self, player: Player, trial: Trial, errors: dict[str, float]) -> list[Taken]:
         """Time the workloads that the fidelity asks for, cheapest first."""
-        problem, fidelity = trial.problem, trial.fidelity
-        chosen: list[tuple[Workload, bool]] = [(w, False) for w in problem.workloads]
-        if fidelity is Fidelity.SCREEN:
-            chosen = chosen[:1]
-        if fidelity is Fidelity.VERIFY:
-            chosen += [(w, True) for w in problem.held_out]
+        fidelity = trial.fidelity
         found: list[Taken] = []
-        for workload, held_out in chosen:
+        for workload, held_out in trial.chosen():
             limit = self.timer.rules.worse * trial.bar.get(workload.name, 0.0) if fidelity is Fidelity.FULL else 0.0
             effort = Effort(fidelity, held_out, limit)
             with self.timing():

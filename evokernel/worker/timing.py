@@ -37,6 +37,7 @@ class Rules:
     drift: float  # how far the baseline inside a measurement may stray from its record
     worse: float  # of the incumbent's speedup on a workload: a candidate below it is given up
     foreign_cores: float = 0.5  # that others may keep busy meanwhile; half of one slows one of two threads by a third
+    void: bool = False  # whether pairs that stay loud are worth nothing
 
 
 # On shared CPUs single batches differ by up to 34%; the ratio of a pair is steadier.
@@ -56,7 +57,12 @@ GPU = Rules(
     calibrations=7,
     drift=1.03,
     worse=0.9,
+    void=True,
 )
+
+
+class Disturbed(Exception):
+    """The baseline strayed from its record each time: something slows it, be it the candidate or the machine."""
 
 
 class TooFast(Exception):
@@ -117,18 +123,19 @@ class Timer:
         effort: Effort,
         errors: dict[str, float],
     ) -> Taken:
-        """Return the pairs and how quiet it was; raise Incorrect, TooFast, Dishonest or what a child does.
+        """Return the pairs and how quiet it was; raise Incorrect, TooFast, Dishonest, Disturbed or what a child does.
 
         `errors` receives the largest share of the tolerance that was used, by workload and family.
 
-        Pairs during which the baseline strayed are void. What it takes with the candidate stopped then becomes the
-        record, for the machine itself may have changed, and the pairs are taken again. So are pairs taken beside other
-        programs. Where it stays loud, the quietest attempt stands, and says how loud it was.
+        Pairs during which the baseline strayed are void and taken again, and so are pairs taken beside other programs.
+        Cores are shared, so on a CPU what the baseline takes with the candidate stopped becomes the record first, and
+        where it stays loud the quietest attempt stands, and says how loud it was. A GPU is not shared: there the record
+        is one from before the candidate was loaded, and what stays loud is worth nothing.
         """
         peer = self.peer_type(baseline, BASELINE_LIMIT_S)
         attempts: list[Taken] = []
         while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].quiet):
-            if attempts or workload.name not in self.fastest:
+            if workload.name not in self.fastest or (attempts and not self.rules.void):
                 self.calibrate(peer, workload)
             name, recorded_us = self.fastest[workload.name]
             neighbours = Neighbours([os.getpid(), candidate.child.pid, baseline.pid])
@@ -138,6 +145,11 @@ class Timer:
             attempts.append(Taken(timing, max(drift, 1 / drift), foreign, peer.busy_s, self.rules))
         floor_us = self.roofline.floor_us(workload, self.pools.dtype)
         quietest = min(attempts, key=lambda taken: taken.loudness)
+        if self.rules.void and not quietest.quiet:
+            del self.fastest[workload.name]  # the machine may have changed: calibrate before the next candidate
+            raise Disturbed(
+                f"{workload.name}: the baseline strayed by {100 * (quietest.drift - 1):.0f}% from its record"
+            )
         if quietest.timing.latency_us < floor_us:
             raise TooFast(
                 f"{workload.name} in {quietest.timing.latency_us:.1f} us; the device cannot in less than {floor_us:.1f}"
