@@ -16,7 +16,7 @@ LAYERS = [
     {"assemble"},
     {"config"},
     {"loop", "export", "comparison", "sweep", "warm_start", "dataset", "lifecycle"},
-    {"search", "evaluators", "store", "reporters", "standalone"},
+    {"search", "evaluators", "store", "reporters", "standalone", "dispatch"},
     {"worker"},
     {"operators", "bench"},
     {"archives", "backends", "landscape", "llm"},
