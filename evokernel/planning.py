@@ -56,10 +56,5 @@ def estimate(problem: Problem, budget: Budget, candidate_s: float, price_per_hou
         caps_s.append(budget.evaluations * candidate_s)
     wall_s = min(caps_s)
     searching_s = wall_s * (1 - budget.verify_share)
-    return Estimate(
-        len(problem.shape_classes()),
-        candidate_s,
-        int(searching_s / candidate_s),
-        wall_s,
-        wall_s / 3600 * price_per_hour,
-    )
+    candidates = int(searching_s / candidate_s)
+    return Estimate(len(problem.shape_classes()), candidate_s, candidates, wall_s, wall_s / 3600 * price_per_hour)

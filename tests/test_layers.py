@@ -38,6 +38,7 @@ LAYERS = [
     {"problem", "space"},
     {"expressions"},
     {"errors"},
+    {"trace_hook"},  # runs in the user's program: imports nothing of ours
 ]
 
 HOMES = {

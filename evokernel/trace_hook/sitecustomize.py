@@ -11,12 +11,18 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
-CALLS = collections.Counter()
+CALLS: collections.Counter[str] = collections.Counter()
 LOCK = threading.Lock()
 
 
-def describe(query, key, value, attn_mask, dropout_p, is_causal, scale):
+def describe(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float | None
+) -> str:
     """Return what a call asks for, as a line of JSON."""
     call = {
         "q": list(query.shape),
@@ -32,12 +38,19 @@ def describe(query, key, value, attn_mask, dropout_p, is_causal, scale):
     return json.dumps(call, sort_keys=True)
 
 
-def watch(torch):
+def watch(torch: Any) -> None:
     real = torch.nn.functional.scaled_dot_product_attention
 
     def scaled_dot_product_attention(
-        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **rest
-    ):
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        **rest: Any,
+    ) -> Any:
         if not torch.compiler.is_compiling():
             with LOCK:
                 CALLS[describe(query, key, value, attn_mask, dropout_p, is_causal, scale)] += 1
@@ -46,7 +59,7 @@ def watch(torch):
     torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
 
 
-def write():
+def write() -> None:
     folder = os.environ.get("EVOKERNEL_TRACE")
     if folder and CALLS:
         with open(os.path.join(folder, f"{os.getpid()}.json"), "w") as file:
@@ -56,7 +69,11 @@ def write():
 class AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Loads torch as usual, and then puts the counter in place."""
 
-    def find_spec(self, name, path=None, target=None):
+    loader: Any = None  # torch's own
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -66,10 +83,10 @@ class AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.loader, spec.loader = spec.loader, self
         return spec
 
-    def create_module(self, spec):
+    def create_module(self, spec: ModuleSpec) -> Any:
         return self.loader.create_module(spec)
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
         watch(module)
 
