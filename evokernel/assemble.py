@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from evokernel import devices
 from evokernel.archives import Archive
 from evokernel.candidate import Genome, find_module, load_genome
 from evokernel.config import Config
@@ -166,7 +165,9 @@ def campaign(config: Config, store: Store, run: Run, device: Device, reporter: R
 
 
 def device_for(config: Config) -> Device:
+    section = config.evaluator
+    cls = resolve(section.type, "evaluators", Evaluator, "evaluator.type")  # type: ignore[type-abstract]
     try:
-        return devices.find(config.evaluator.device)
+        return cls.find_device(section.device, section.model_extra or {})
     except EvokernelError as error:
         raise ConfigError(str(error)) from None
