@@ -399,6 +399,7 @@ def connected(address: str, slots: int = 0, gpus: int = 0) -> Iterator[None]:
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
                     _node_ip_address="127.0.0.1",
+                    _system_config={"worker_niceness": 0},  # 15 by default: any other program would come before
                     **quiet,
                 )
             else:
@@ -470,7 +471,9 @@ def _survey_all(nodes: Mapping[str, Any]) -> dict[str, Machine | str]:
 
     ask = ray.remote(remote.survey)
     asked = {
-        id: ask.options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(id, soft=False)).remote()
+        id: ask.options(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(id, soft=False)
+        ).remote()
         for id in nodes
     }
     found: dict[str, Machine | str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping
@@ -82,6 +83,8 @@ class Remote:
         from evokernel.worker.homes import Home
         from evokernel.worker.parent import Worker
 
+        with contextlib.suppress(PermissionError):  # Ray starts workers nice; only root may take that back
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         self.home = Home()
         self.worker = Worker(self.device, self.dtype, self.baselines, folder=self.home.folder)
 

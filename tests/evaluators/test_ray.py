@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,17 @@ from evokernel.errors import DeviceError
 from evokernel.evaluators import Job
 from evokernel.evaluators.ray import Ray
 from evokernel.measurement import Outcome
+from evokernel.problem import Problem
 from tests.contracts.evaluator_contract import EvaluatorContract, drain
-from tests.toys import CLASS, PROBLEM, RIGHT, body, candidate
+from tests.toys import CLASS, PROBLEM, RIGHT, WORKLOAD, body, candidate
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK_DEATH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 2}
 GPU = "NVIDIA Made Up, GPU-{uuid}, 580.00, 9.0"
 
 
-def toy(source: str, number: int = 1) -> Candidate:
-    made = body(source)
-    return Candidate(Genome(made, made.defaults), CLASS.name, "mutate", id=number)
-
-
-def endless(number: int = 1) -> Candidate:
-    """Return a candidate that computes for as long as it is let, in a call."""
-    return toy(RIGHT.replace("    group = ", "    while q.shape[0]:\n        pass\n    group = "), number)
+# Takes some seconds, so that there is time to kill what measures it.
+LONG = Problem("forward", "fp32", tuple(replace(WORKLOAD, heads=heads, kv_heads=heads) for heads in range(1, 7)))
 
 
 def descendants(pid: int) -> set[int]:
@@ -51,6 +47,12 @@ def descendants(pid: int) -> set[int]:
         found.update(new)
         left += new
     return found
+
+
+def measures(pid: int) -> bool:
+    """Say whether a process is a worker or below one; Ray's own agents hold no device and take a minute to leave."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"evokernel.worker" in command or b"ray::Remote" in command
 
 
 def alive(pid: int) -> bool:
@@ -92,7 +94,7 @@ class TestRay(EvaluatorContract):
     def test_it_starts_without_dashboard_and_usage_reports_and_listens_on_loopback_alone(self, evaluator):
         import ray
 
-        until(evaluator, lambda: not evaluator.submit(Job(candidate(1), PROBLEM)) and evaluator.hands)
+        evaluator.submit(Job(candidate(1), PROBLEM))
         drain(evaluator, 1)
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
         assert not ray._private.worker.global_worker.node.webui_url
@@ -103,13 +105,16 @@ class TestRay(EvaluatorContract):
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     def test_candidates_get_every_core_though_ray_asks_for_one_thread(self, evaluator):
-        told = RIGHT.replace("    group = ", "    assert False, f'threads={torch.get_num_threads()}'\n    group = ")
-        evaluator.submit(Job(toy(told), PROBLEM))
+        told = RIGHT.replace("import torch", "import numba\nimport torch").replace(
+            "    group = ", "    assert False, f'threads={numba.get_num_threads()}'\n    group = "
+        )
+        made = body(told)
+        evaluator.submit(Job(Candidate(Genome(made, made.defaults), CLASS.name, "mutate", id=1), PROBLEM))
         ((_, measurement),) = drain(evaluator, 1)
         assert f"threads={devices.cpu_count()}" in measurement.message
 
     def test_a_killed_worker_loses_no_job_and_leaves_no_child(self, evaluator):
-        evaluator.submit(Job(endless(1), PROBLEM))
+        evaluator.submit(Job(candidate(1), LONG))
         evaluator.submit(Job(candidate(2, rows=1), PROBLEM))
         holder = lambda: next((h for h in evaluator.hands if h.task and h.task.job.candidate.id == 1), None)  # noqa: E731
         finished = until(evaluator, lambda: holder() and len(descendants(holder().pid)) >= 3)
@@ -118,23 +123,23 @@ class TestRay(EvaluatorContract):
         assert all_end(children)
         finished += drain(evaluator, 2 - len(finished))
         outcomes = {job.candidate.id: m.outcome for job, m in finished}
-        assert outcomes == {1: Outcome.TIMEOUT, 2: Outcome.PASSED}
+        assert outcomes == {1: Outcome.PASSED, 2: Outcome.PASSED}
 
     def test_a_job_that_kills_two_workers_is_quarantined(self, evaluator):
-        evaluator.submit(Job(endless(1), PROBLEM))
+        evaluator.submit(Job(candidate(1), LONG))
+        import ray
+
         pids = set()
         for _ in range(2):
             assert until(evaluator, lambda: busy(evaluator) and busy(evaluator).pid not in pids) == []
-            import ray
-
             ray.get(busy(evaluator).begun)
             pids.add(busy(evaluator).pid)
             os.kill(busy(evaluator).pid, signal.SIGKILL)
         ((_, first),) = drain(evaluator, 1)
-        evaluator.submit(Job(endless(2), PROBLEM))
+        evaluator.submit(Job(candidate(1), LONG))
         ((_, again),) = evaluator.wait(0)
         assert (first.outcome, again.outcome) == (Outcome.CRASHED, Outcome.CRASHED)
-        assert "two" in first.message or "2 workers" in first.message
+        assert "2 workers died" in first.message
         assert len(pids) == 2
 
 
@@ -194,10 +199,10 @@ def nvidia_smi(folder: Path, *lines: str) -> dict[str, str]:
 
 
 def test_a_dead_node_costs_nothing_but_its_job_is_measured_elsewhere(cluster, node):
-    nodes = {made.unique_id: made for made in (node(), node())}
+    nodes = {made.node_id: made for made in (node(), node())}
     evaluator = Ray(devices.cpu(), address=cluster.address, workers=2)
     try:
-        evaluator.submit(Job(endless(1), PROBLEM))
+        evaluator.submit(Job(candidate(1), LONG))
         evaluator.submit(Job(candidate(2), PROBLEM))
         holder = lambda: next((h for h in evaluator.hands if h.task and h.task.job.candidate.id == 1), None)  # noqa: E731
         finished = until(evaluator, lambda: holder() and len(descendants(holder().pid)) >= 3)
@@ -208,7 +213,7 @@ def test_a_dead_node_costs_nothing_but_its_job_is_measured_elsewhere(cluster, no
         until(evaluator, lambda: holder() is not None and holder().pid != pid)
         assert holder().node.id != dead
         finished += drain(evaluator, 2 - len(finished))
-        assert {job.candidate.id: m.outcome for job, m in finished} == {1: Outcome.TIMEOUT, 2: Outcome.PASSED}
+        assert {job.candidate.id: m.outcome for job, m in finished} == {1: Outcome.PASSED, 2: Outcome.PASSED}
     finally:
         evaluator.close()
 
@@ -280,11 +285,12 @@ problem: {op: forward, dtype: fp32, workloads: {rows: [{heads: 2, seq: 96, head_
 spaces: [toy.py]
 operators: {random: {weight: 1}}
 evaluator: {type: ray, device: cpu, address: local, workers: 1}
-budget: {evaluations: 12}
+budget: {evaluations: 6}
 store: sqlite:///run.db
 """
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_no_process_and_its_run_goes_on_where_it_was(tmp_path):
     from evokernel.store import Store
 
@@ -302,11 +308,11 @@ def test_a_killed_driver_leaves_no_process_and_its_run_goes_on_where_it_was(tmp_
         if (tmp_path / "run.db").exists():
             store = Store.open(f"sqlite:///{tmp_path}/run.db", create=False)
             measured = sum(len(list(store.records(run.id))) for run in store.runs())
-    processes = descendants(driver.pid)
+    processes = {pid for pid in descendants(driver.pid) if measures(pid)}
     driver.kill()
     driver.wait()
-    assert 2 <= measured < 12
-    assert len(processes) > 5
+    assert 2 <= measured < 6
+    assert len(processes) >= 3
     assert all_end(processes)
     subprocess.run([*command, "resume", "it", "--db", "sqlite:///run.db"], cwd=tmp_path, env=environment, check=True)
     store = Store.open(f"sqlite:///{tmp_path}/run.db", create=False)
