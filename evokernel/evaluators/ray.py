@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
-import socket
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,22 +15,19 @@ from evokernel.bench import baselines as known_baselines
 from evokernel.devices import Device
 from evokernel.errors import DeviceError
 from evokernel.evaluators import Evaluator, Job
+from evokernel.evaluators._ray_cluster import LOCAL, alive, connected, on, survey_all
 from evokernel.measurement import Measurement, Outcome, failed
 from evokernel.worker import homes, remote
 from evokernel.worker.remote import Machine
 
 log = logging.getLogger(__name__)
 
-LOCAL = "local"
 CPU_SLOTS = 2  # of a machine: one compiles while the other times
 WORKERS_A_JOB_MAY_KILL = 2
 START_FAILURES = 3  # in a row, with no worker left, before the evaluator gives up
 PATIENCE_S = 120.0  # without any worker, for a node to come back
 TEND_S = 1.0  # between looks for a place where a worker is missing
-SURVEY_LIMIT_S = 60.0
-DIAL_LIMIT_S = 5.0
 FAREWELL_S = 2.0
-OBJECT_STORE_BYTES = 80 << 20  # near the least Ray takes; only sources and measurements travel
 
 
 @dataclass
@@ -120,22 +113,26 @@ class Ray(Evaluator):
     def find_device(cls, kind: str, arguments: Mapping[str, Any]) -> Device:
         """Return the device that all workers must equal in model; refuses to choose among several models of GPU."""
         address, wanted = str(arguments.get("address", LOCAL)), str(arguments.get("model", ""))
+        here = remote.survey()
         if address == LOCAL:
-            machines = [remote.survey()]
+            gpus, cpus = list(here.gpus), [here.cpu]
         else:
             with connected(address):
-                machines = [m for m in _survey_all(_alive()).values() if isinstance(m, Machine)]
-        gpus = [gpu for machine in machines for gpu in machine.gpus if wanted in gpu.model]
-        models = Counter(gpu.model for gpu in gpus)
-        offer = ", ".join(f"{count} x {model}" for model, count in models.items())
-        if kind == "cpu" or (kind == "auto" and not gpus and not wanted):
-            return machines[0].cpu if machines else devices.cpu()
-        if not gpus:
-            named = f" of model {wanted!r}" if wanted else ""
-            raise DeviceError(f"evaluator.device is {kind!r} but {address!r} has no NVIDIA GPU{named}; choose 'cpu'")
-        if len(models) > 1:
+                offered = alive()
+                found = survey_all(offered)
+            fit = {id: m for id, m in found.items() if isinstance(m, Machine) and not m.difference(here)}
+            gpus = [gpu for id, m in fit.items() if offered[id]["Resources"].get("GPU") for gpu in m.gpus]
+            cpus = [m.cpu for id, m in fit.items() if offered[id]["Resources"].get("CPU")]
+        choices = gpus if kind == "cuda" or (kind == "auto" and gpus) else cpus
+        if not choices:
+            what = "NVIDIA GPU" if kind == "cuda" else "node with this driver's software"
+            raise DeviceError(f"evaluator.device is {kind!r}, but evaluator.address {address!r} has no {what}")
+        models = Counter(device.model for device in choices)
+        named = [device for device in choices if wanted in device.model]
+        if len({device.model for device in named}) != 1:
+            offer = ", ".join(f"{count} x {model}" for model, count in models.items())
             raise DeviceError(f"evaluator.model is {wanted!r}; one run measures on one model, choose among {offer}")
-        return gpus[0]
+        return named[0]
 
     # ---- the contract
 
@@ -199,7 +196,7 @@ class Ray(Evaluator):
             if self.workers is not None and self.workers > room:
                 what = "GPUs of this model" if self.device.kind == "cuda" else "CPU slots"
                 raise DeviceError(f"evaluator.workers is {self.workers}, but {self.address!r} has {room} {what}")
-        except DeviceError:
+        except BaseException:
             self.close()
             raise
         self.last_worker = time.monotonic()
@@ -207,13 +204,13 @@ class Ray(Evaluator):
 
     def _refresh(self) -> None:
         """Forget nodes that are gone; survey and admit new ones."""
-        alive = _alive()
-        self.nodes = {id: node for id, node in self.nodes.items() if id in alive}
+        present = alive()
+        self.nodes = {id: node for id, node in self.nodes.items() if id in present}
         kind = "GPU" if self.device.kind == "cuda" else "CPU"
-        new = {id: n for id, n in alive.items() if id not in self.nodes and id not in self.refused}
+        new = {id: n for id, n in present.items() if id not in self.nodes and id not in self.refused}
         new = {id: n for id, n in new.items() if n["Resources"].get(kind, 0) >= 1}
         here = remote.survey()
-        for id, machine in _survey_all(new).items():
+        for id, machine in survey_all(new).items():
             if isinstance(machine, str):
                 self._refuse(id, new[id]["NodeManagerHostname"], machine)
                 continue
@@ -241,7 +238,7 @@ class Ray(Evaluator):
         if not self.opened:
             self._open()
         now = time.monotonic()
-        if len(self.hands) < self.slots and now - self.last_placed >= (TEND_S if self.failures else 0):
+        if len(self.hands) < self.slots and now - self.last_placed >= TEND_S:
             self._place()
         if any(hand.device for hand in self.hands):
             self.last_worker = now
@@ -253,7 +250,6 @@ class Ray(Evaluator):
 
     def _place(self) -> None:
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.last_placed = time.monotonic()
         self._refresh()
@@ -265,10 +261,9 @@ class Ray(Evaluator):
                     self.failures.append("every node is refused")
                 return
             node = min(free, key=lambda node: held[node.id])
-            strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
             resources = {"num_gpus": 1, "num_cpus": 0} if self.device.kind == "cuda" else {"num_cpus": 1}
             # A default actor runs on its process's main thread; were it another, the children would die with that.
-            options = {**resources, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": strategy}
+            options = {**resources, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": on(node.id)}
             made = ray.remote(remote.Remote).options(**options).remote(self.device.kind, self.dtype, self.baselines)
             self.hands.append(Hand(made, node, ref=made.describe.remote()))
 
@@ -334,7 +329,7 @@ class Ray(Evaluator):
             hand.step, hand.ref = "start", hand.actor.start.remote()
             return
         hand.node.room -= 1
-        self.slots = max(1, sum(node.room for node in self.nodes.values()))
+        self.slots = min(self.slots, max(1, sum(node.room for node in self.nodes.values())))
         self._dismiss(hand)
         log.warning("a worker of node %s is refused: it was given %s", hand.node.machine.host, reason)
 
@@ -373,113 +368,3 @@ class Ray(Evaluator):
         self.hands.remove(hand)
         with contextlib.suppress(Exception):  # it is dead, or its node is
             ray.kill(hand.actor)
-
-
-@contextlib.contextmanager
-def connected(address: str, slots: int = 0, gpus: int = 0) -> Iterator[None]:
-    """Join a cluster, or start one here that listens on loopback alone, without dashboard and usage reports.
-
-    A connection that this process has already is used and kept.
-    """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    _dial(address)
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        with _handlers_kept(), _loopback() if address == LOCAL else contextlib.nullcontext():
-            if address == LOCAL:
-                ray.init(
-                    LOCAL,
-                    num_cpus=slots,
-                    num_gpus=gpus,
-                    include_dashboard=False,
-                    object_store_memory=OBJECT_STORE_BYTES,
-                    _node_ip_address="127.0.0.1",
-                    _system_config={"worker_niceness": 0},  # 15 by default: any other program would come before
-                    **quiet,
-                )
-            else:
-                ray.init(address, **quiet)
-    except (ConnectionError, ImportError, OSError, RuntimeError, ValueError) as error:
-        raise DeviceError(_unreachable(address, error)) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _dial(address: str) -> None:
-    """Refuse an address where nobody listens; Ray itself would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address in (LOCAL, "auto"):
-        return
-    if not colon or not port.isdigit():
-        raise DeviceError(_unreachable(address, "not an address"))
-    try:
-        socket.create_connection((host, int(port)), DIAL_LIMIT_S).close()
-    except OSError as error:
-        raise DeviceError(_unreachable(address, error)) from None
-
-
-def _unreachable(address: str, error: object) -> str:
-    reason = " ".join(str(error).split())[:300]
-    if "grpc" in reason:
-        reason = "Ray's client needs the package grpcio"
-    return f"evaluator.address is {address!r}: {reason}; choose local, auto, HOST:PORT or ray://HOST:PORT"
-
-
-@contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Keep the driver's own SIGTERM handler: ray.init replaces it, and a campaign drains on SIGTERM."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _loopback() -> Iterator[None]:
-    """Let ray.init take 127.0.0.1 at its word: on Linux it puts an outward address in its place, and then listens on
-    every interface."""
-    from ray._private import services
-
-    kept = services.resolve_ip_for_localhost
-    services.resolve_ip_for_localhost = lambda host: host
-    try:
-        yield
-    finally:
-        services.resolve_ip_for_localhost = kept
-
-
-def _alive() -> dict[str, dict[str, Any]]:
-    import ray
-
-    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-
-
-def _survey_all(nodes: Mapping[str, Any]) -> dict[str, Machine | str]:
-    """Ask nodes what they have; a node that cannot say is given with the reason."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    ask = ray.remote(remote.survey)
-    asked = {
-        id: ask.options(
-            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(id, soft=False)
-        ).remote()
-        for id in nodes
-    }
-    found: dict[str, Machine | str] = {}
-    for id, ref in asked.items():
-        try:
-            found[id] = ray.get(ref, timeout=SURVEY_LIMIT_S)
-        except ray.exceptions.RayError as error:
-            found[id] = "it cannot describe itself: " + " ".join(str(error).split())[-300:]
-    return found

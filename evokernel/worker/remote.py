@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from evokernel import devices
 from evokernel.devices import Device
 from evokernel.errors import DeviceError
-from evokernel.measurement import Fidelity, Measurement
+from evokernel.measurement import Fidelity, Measurement, Outcome
 from evokernel.problem import Problem
 from evokernel.worker.provenance import evaluator_version
 
@@ -93,8 +93,12 @@ class Remote:
         return True
 
     def measure(self, source: str, backend: str, problem: Problem, fidelity: Fidelity) -> Measurement:
+        """Measure as the worker does; raise when it was the worker that broke."""
         assert self.worker is not None, "start() comes first"
-        return self.worker.measure(source, backend, problem, fidelity)
+        measurement = self.worker.measure(source, backend, problem, fidelity)
+        if measurement.outcome is Outcome.CRASHED and self.worker.zygote.process.poll() is not None:
+            raise RuntimeError("the process that starts the children has died, and the candidate's with it")
+        return measurement
 
     def close(self) -> None:
         if self.worker and self.home:

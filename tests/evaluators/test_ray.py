@@ -19,6 +19,7 @@ from evokernel.evaluators.ray import Ray
 from evokernel.measurement import Outcome
 from evokernel.problem import Problem
 from tests.contracts.evaluator_contract import EvaluatorContract, drain
+from tests.processes import alive, descendants
 from tests.toys import CLASS, PROBLEM, RIGHT, WORKLOAD, body, candidate
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,36 +31,10 @@ GPU = "NVIDIA Made Up, GPU-{uuid}, 580.00, 9.0"
 LONG = Problem("forward", "fp32", tuple(replace(WORKLOAD, heads=heads, kv_heads=heads) for heads in range(1, 7)))
 
 
-def descendants(pid: int) -> set[int]:
-    """Return the living processes below one."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rsplit(")", 1)[1].split()[:2]
-        except OSError:
-            continue  # it ended meanwhile
-        if state != "Z":
-            children.setdefault(int(parent), []).append(int(path.parent.name))
-    found: set[int] = set()
-    left = [pid]
-    while left:
-        new = children.get(left.pop(), [])
-        found.update(new)
-        left += new
-    return found
-
-
 def measures(pid: int) -> bool:
     """Say whether a process is a worker or below one; Ray's own agents hold no device and take a minute to leave."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
     return b"evokernel.worker" in command or b"ray::Remote" in command
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def all_end(pids: set[int], within_s: float = 20) -> bool:
@@ -273,6 +248,33 @@ def test_two_workers_on_one_gpu_are_refused_and_a_lease_is_on_its_uuid(cluster, 
 def test_an_address_where_nobody_listens_is_refused_at_once(address):
     with pytest.raises(DeviceError, match=r"evaluator\.address is .*choose local, auto"):
         Ray(devices.cpu(), address=address)
+
+
+def test_a_driver_may_be_a_client_of_the_cluster(tmp_path):
+    """In a process of its own: Ray is either a client or not for as long as a process lives."""
+    pytest.importorskip("grpc", reason="ray:// needs the package grpcio")
+    program = f"""
+import socket
+from ray.cluster_utils import Cluster
+from evokernel.evaluators.ray import Ray
+from evokernel.evaluators import Job
+from tests.contracts.evaluator_contract import drain
+from tests.toys import PROBLEM, candidate
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+cluster = Cluster(True, head_node_args={{"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}})
+address = f"ray://127.0.0.1:{{port}}"
+made = Ray(Ray.find_device("cpu", {{"address": address}}), address=address)
+made.submit(Job(candidate(1), PROBLEM))
+((_, measurement),) = drain(made, 1)
+made.close()
+cluster.shutdown()
+print(measurement.outcome)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.split()[-1:] == ["PASSED"], done.stdout + done.stderr
 
 
 def test_settings_without_meaning_are_refused():
