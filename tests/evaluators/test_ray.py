@@ -255,6 +255,7 @@ def test_a_driver_may_be_a_client_of_the_cluster(tmp_path):
     pytest.importorskip("grpc", reason="ray:// needs the package grpcio")
     program = f"""
 import socket
+import time
 from ray.cluster_utils import Cluster
 from evokernel.evaluators.ray import Ray
 from evokernel.evaluators import Job
@@ -264,7 +265,12 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 cluster = Cluster(True, head_node_args={{"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}})
-address = f"ray://127.0.0.1:{{port}}"
+for _ in range(300):
+    with socket.socket() as probe:
+        if probe.connect_ex((cluster.address.split(":")[0], port)) == 0:
+            break
+    time.sleep(0.1)
+address = f"ray://{{cluster.address.split(':')[0]}}:{{port}}"
 made = Ray(Ray.find_device("cpu", {{"address": address}}), address=address)
 made.submit(Job(candidate(1), PROBLEM))
 ((_, measurement),) = drain(made, 1)
