@@ -22,8 +22,8 @@ OBJECT_STORE_BYTES = 80 << 20  # near the least Ray takes; only sources and meas
 
 
 @contextlib.contextmanager
-def connected(address: str, slots: int = 0, gpus: int = 0) -> Iterator[None]:
-    """Join a cluster, or start one here that listens on loopback alone, without dashboard and usage reports.
+def connected(address: str, slots: int = 0, gpus: int | None = 0) -> Iterator[None]:
+    """Join a cluster, or start one here with these CPU slots and GPUs that listens on loopback alone, without dashboard and usage reports.
 
     A connection that this process has already is used and kept.
     """

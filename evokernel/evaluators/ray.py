@@ -128,7 +128,7 @@ class Ray(Evaluator):
             what = "NVIDIA GPU" if kind == "cuda" else "node with this driver's software"
             raise DeviceError(f"evaluator.device is {kind!r}, but evaluator.address {address!r} has no {what}")
         models = Counter(device.model for device in choices)
-        named = [device for device in choices if wanted in device.model]
+        named = [d for d in choices if d.model == wanted] or [d for d in choices if wanted in d.model]
         if len({device.model for device in named}) != 1:
             offer = ", ".join(f"{count} x {model}" for model, count in models.items())
             raise DeviceError(f"evaluator.model is {wanted!r}; one run measures on one model, choose among {offer}")
@@ -184,9 +184,8 @@ class Ray(Evaluator):
 
     def _open(self) -> None:
         """Connect, or start a local Ray, and see which nodes can measure."""
-        gpus = len(devices.gpus()) if self.address == LOCAL and self.device.kind == "cuda" else 0
-        slots = self.slots if self.address == LOCAL else 0
-        self.session.enter_context(connected(self.address, slots, gpus))
+        gpus = None if self.device.kind == "cuda" else 0  # None: those that Ray finds
+        self.session.enter_context(connected(self.address, self.slots, gpus))
         self.opened = True
         try:
             self._refresh()

@@ -100,6 +100,16 @@ class TestRay(EvaluatorContract):
         outcomes = {job.candidate.id: m.outcome for job, m in finished}
         assert outcomes == {1: Outcome.PASSED, 2: Outcome.PASSED}
 
+    def test_a_worker_that_can_start_no_more_children_is_replaced_and_its_job_measured_again(self, evaluator):
+        evaluator.submit(Job(candidate(1), LONG))
+        until(evaluator, lambda: busy(evaluator) and len(descendants(busy(evaluator).pid)) >= 3)
+        broken = busy(evaluator).pid
+        zygote = next(pid for pid in descendants(broken) if descendants(pid))
+        os.kill(zygote, signal.SIGKILL)
+        ((_, measurement),) = drain(evaluator, 1)
+        assert measurement.outcome is Outcome.PASSED
+        assert broken not in {hand.pid for hand in evaluator.hands}
+
     def test_a_job_that_kills_two_workers_is_quarantined(self, evaluator):
         evaluator.submit(Job(candidate(1), LONG))
         import ray
