@@ -263,7 +263,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(address):
 def test_a_driver_may_be_a_client_of_the_cluster(tmp_path):
     """In a process of its own: Ray is either a client or not for as long as a process lives."""
     pytest.importorskip("grpc", reason="ray:// needs the package grpcio")
-    program = f"""
+    program = """
 import socket
 import time
 from ray.cluster_utils import Cluster
@@ -274,14 +274,14 @@ from tests.toys import PROBLEM, candidate
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-cluster = Cluster(True, head_node_args={{"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}})
+cluster = Cluster(True, head_node_args={"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port})
 for _ in range(300):
     with socket.socket() as probe:
         if probe.connect_ex((cluster.address.split(":")[0], port)) == 0:
             break
     time.sleep(0.1)
-address = f"ray://{{cluster.address.split(':')[0]}}:{{port}}"
-made = Ray(Ray.find_device("cpu", {{"address": address}}), address=address)
+address = f"ray://{cluster.address.split(':')[0]}:{port}"
+made = Ray(Ray.find_device("cpu", {"address": address}), address=address)
 made.submit(Job(candidate(1), PROBLEM))
 ((_, measurement),) = drain(made, 1)
 made.close()
