@@ -25,7 +25,8 @@ OBJECT_STORE_BYTES = 80 << 20  # near the least Ray takes; only sources and meas
 def connected(address: str, slots: int = 0, gpus: int | None = 0) -> Iterator[None]:
     """Join a cluster, or start one here with these CPU slots and GPUs.
 
-    One started here listens on loopback alone and has neither dashboard nor usage reports. A connection that this process has already is used and kept.
+    One started here listens on loopback alone and has neither dashboard nor usage reports. A connection that this
+    process has already is used and kept.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
