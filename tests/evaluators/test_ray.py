@@ -195,7 +195,7 @@ def test_a_dead_node_costs_nothing_but_its_job_is_measured_elsewhere(cluster, no
         processes = {pid, *descendants(pid)}
         cluster.remove_node(nodes[dead], allow_graceful=False)
         assert all_end(processes)
-        until(evaluator, lambda: holder() is not None and holder().pid != pid)
+        finished += until(evaluator, lambda: holder() is not None and holder().pid != pid)
         assert holder().node.id != dead
         finished += drain(evaluator, 2 - len(finished))
         assert {job.candidate.id: m.outcome for job, m in finished} == {1: Outcome.PASSED, 2: Outcome.PASSED}
