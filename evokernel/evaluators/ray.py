@@ -130,7 +130,7 @@ class Ray(Evaluator):
         models = Counter(device.model for device in choices)
         named = [d for d in choices if d.model == wanted] or [d for d in choices if wanted in d.model]
         if len({device.model for device in named}) != 1:
-            offer = ", ".join(f"{count} x {model}" for model, count in models.items())
+            offer = ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
             raise DeviceError(f"evaluator.model is {wanted!r}; one run measures on one model, choose among {offer}")
         return named[0]
 

@@ -64,7 +64,12 @@ class TestRay(EvaluatorContract):
     def evaluator(cls):
         made = Ray(devices.cpu(), workers=2)
         yield made
+        made.submit(Job(candidate(1), LONG))
+        until(made, lambda: busy(made))
+        left = {pid for pid in descendants(os.getpid()) if measures(pid)}
+        assert len(left) >= 5
         made.close()
+        assert all_end(left), "a closed evaluator leaves nothing that measures"
 
     def test_it_starts_without_dashboard_and_usage_reports_and_listens_on_loopback_alone(self, evaluator):
         import ray
@@ -215,10 +220,6 @@ def test_a_node_with_other_software_is_refused_with_the_reason(cluster, node, tm
     made.close()
     assert made.slots == 1
     assert "numba 9.9" in caplog.text
-
-
-def test_more_workers_than_the_cluster_has_slots_are_refused(cluster, node):
-    node()
     with pytest.raises(DeviceError, match=r"workers is 5, but .* has 1 CPU slots"):
         Ray(devices.cpu(), address=cluster.address, workers=5)
 
@@ -300,25 +301,26 @@ def test_settings_without_meaning_are_refused():
 
 CAMPAIGN = """
 problem: {op: forward, dtype: fp32, workloads: {rows: [{heads: 2, seq: 96, head_dim: 16, causal: true}]}}
-spaces: [toy.py]
+spaces: [FOLDER/toy.py]
 operators: {random: {weight: 1}}
 evaluator: {type: ray, device: cpu, address: local, workers: 1}
-budget: {evaluations: 6}
+budget: {evaluations: 20}
 store: sqlite:///run.db
 """
 
 
 @pytest.mark.slow
-def test_a_killed_driver_leaves_no_process_and_its_run_goes_on_where_it_was(tmp_path):
+def test_a_killed_driver_leaves_no_process_and_costs_its_run_at_most_the_candidate_in_flight(tmp_path):
+    from evokernel import assemble
+    from evokernel.config import validate
+    from evokernel.reporters import Silent
     from evokernel.store import Store
 
     (tmp_path / "toy.py").write_text(RIGHT)
-    (tmp_path / "c.yaml").write_text(CAMPAIGN)
+    (tmp_path / "c.yaml").write_text(CAMPAIGN.replace("FOLDER", str(tmp_path)))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "evokernel"]
-    driver = subprocess.Popen(
-        [*command, "run", "-c", "c.yaml", "--name", "it"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "evokernel", "run", "-c", "c.yaml", "--name", "it"]
+    driver = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     measured = 0
     while measured < 2 and time.monotonic() < deadline and driver.poll() is None:
@@ -329,10 +331,21 @@ def test_a_killed_driver_leaves_no_process_and_its_run_goes_on_where_it_was(tmp_
     processes = {pid for pid in descendants(driver.pid) if measures(pid)}
     driver.kill()
     driver.wait()
-    assert 2 <= measured < 6
+    assert 2 <= measured < 20
     assert len(processes) >= 3
     assert all_end(processes)
-    subprocess.run([*command, "resume", "it", "--db", "sqlite:///run.db"], cwd=tmp_path, env=environment, check=True)
-    store = Store.open(f"sqlite:///{tmp_path}/run.db", create=False)
     run = store.run("it")
-    assert (run.status, store.pending(run.id)) == ("finished", [])
+    assert len(store.pending(run.id)) <= 1  # the one worker's candidate in flight
+    resumed = assemble.campaign(
+        validate({**run.config, "evaluator": {"type": "local", "device": "cpu"}}, "resumed"),
+        store,
+        run,
+        devices.cpu(),
+        Silent(),
+    )
+    resumed.restore()
+    while resumed.in_flight:
+        resumed.collect()
+    resumed.evaluator.close()
+    assert store.pending(run.id) == []
+    assert len(list(store.records(run.id))) >= measured
