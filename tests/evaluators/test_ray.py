@@ -23,7 +23,7 @@ from tests.processes import alive, descendants
 from tests.toys import CLASS, PROBLEM, RIGHT, WORKLOAD, body, candidate
 
 ROOT = Path(__file__).parent.parent.parent
-QUICK_DEATH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 2}
+QUICK_DEATH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 GPU = "NVIDIA Made Up, GPU-{uuid}, 580.00, 9.0"
 
 
