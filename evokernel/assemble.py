@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from evokernel import devices, warm_start
+from evokernel import warm_start
 from evokernel.archives import Archive
 from evokernel.candidate import Body, Genome, find_module, load_genome
 from evokernel.config import Config, SweepConfig
@@ -191,7 +191,9 @@ def sweep(config: SweepConfig, body: Body, store: Store, run: Run, device: Devic
 
 
 def device_for(config: Config | SweepConfig) -> Device:
+    section = config.evaluator
+    cls = resolve(section.type, "evaluators", Evaluator, "evaluator.type")  # type: ignore[type-abstract]
     try:
-        return devices.find(config.evaluator.device)
+        return cls.find_device(section.device, section.model_extra or {})
     except EvokernelError as error:
         raise ConfigError(str(error)) from None

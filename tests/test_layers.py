@@ -43,7 +43,7 @@ LAYERS = [
 
 HOMES = {
     "optuna": {"operators/tune.py"},
-    "ray": {"evaluators/ray.py"},
+    "ray": {"evaluators/ray.py", "evaluators/_ray_cluster.py"},
     "sqlalchemy": {"store/"},
     "alembic": {"store/"},
     "openai": {"llm/model.py"},

@@ -6,8 +6,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from evokernel import devices
 from evokernel.candidate import Candidate
+from evokernel.devices import Device
 from evokernel.measurement import Fidelity, Measurement
 from evokernel.problem import Problem
 
@@ -26,6 +29,11 @@ class Evaluator(ABC):
     """Measures jobs asynchronously. Every job submitted comes back exactly once from wait()."""
 
     slots: int = 1  # jobs worth having in flight
+
+    @classmethod
+    def find_device(cls, kind: str, arguments: Mapping[str, Any]) -> Device:
+        """Return the device to measure on, or raise DeviceError; `arguments` are the configured ones."""
+        return devices.find(kind)
 
     @abstractmethod
     def submit(self, job: Job) -> None:
