@@ -30,6 +30,7 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
     "per_minute": lambda s: 60 * s["count"] / s["seconds"],
     "mean": statistics.fmean,
     "median": statistics.median,
+    "p95": lambda samples: statistics.quantiles(samples, n=20)[-1],
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean
     "geomean_of_medians": lambda cells: geometric_mean([statistics.median(c) for c in cells.values()]),
     "worst_of_medians": lambda cells: min(statistics.median(c) for c in cells.values()),
