@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "evokernel"
 LAYERS = [
     {"__main__"},
     {"cli"},
+    {"dashboard"},
     {"assemble"},
     {"config"},
     {"loop", "export", "comparison", "sweep"},
@@ -30,7 +31,7 @@ LAYERS = [
 ]
 
 HOMES = {
-    "optuna": {"operators/tune.py"},
+    "optuna": {"operators/tune.py", "dashboard/data/importance.py"},
     "ray": {"evaluators/ray.py"},
     "sqlalchemy": {"store/"},
     "alembic": {"store/"},
@@ -39,6 +40,7 @@ HOMES = {
     "pydantic": {"config.py"},
     "pyarrow": {"landscape.py"},
     "matplotlib": {"comparison.py"},
+    **{name: {"dashboard/"} for name in ("dash", "dash_ag_grid", "dash_cytoscape", "plotly", "pygments", "waitress")},
 }
 
 

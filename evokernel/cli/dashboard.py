@@ -26,9 +26,7 @@ def _require() -> None:
 
 
 def dashboard(
-    url: Annotated[
-        str, typer.Argument(metavar="[DB-URL]", envvar="EVOKERNEL_DB", help="Database URL.")
-    ] = DEFAULT_DB,
+    url: Annotated[str, typer.Argument(metavar="[DB-URL]", envvar="EVOKERNEL_DB", help="Database URL.")] = DEFAULT_DB,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 8050,
     token: Annotated[

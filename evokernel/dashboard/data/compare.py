@@ -8,7 +8,7 @@ from typing import Any
 
 from evokernel.dashboard.data.details import timings
 from evokernel.dashboard.data.follow import Snapshot
-from evokernel.dashboard.data.progress import Curve, curves, merged, spending
+from evokernel.dashboard.data.progress import at, curves, merged, spending
 
 
 def equal_budget(snapshots: Sequence[Snapshot], axis: str) -> tuple[float, list[dict[str, Any]]]:
@@ -34,12 +34,6 @@ def equal_budget(snapshots: Sequence[Snapshot], axis: str) -> tuple[float, list[
             }
         )
     return limit, sorted(rows, key=lambda row: -(row["all"] or 0.0))
-
-
-def at(curve: Curve, x: float) -> float | None:
-    """Return a step line's height at x; None before its first step."""
-    index = bisect_right(curve.x, x) - 1
-    return curve.y[index] if index >= 0 else None
 
 
 def portfolio(snapshot: Snapshot) -> list[dict[str, Any]]:

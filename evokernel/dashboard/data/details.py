@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from evokernel.devices import Device
 from evokernel.dashboard.data.follow import Entry, Follower, Snapshot
+from evokernel.devices import Device
 from evokernel.problem import Workload
 from evokernel.store import Run
 from evokernel.store.following import Said, said
@@ -71,9 +72,9 @@ def details(follower: Follower, candidate_id: int) -> Details | None:
             for m in measured
         ],
         said(store.engine, candidate_id),
-        ancestry(snapshot, entry),
+        ancestry(snapshot, entry)[:ANCESTORS],
         f"evokernel show {candidate_id} --source > candidate_{candidate_id}.py && "
-        f"evokernel bench candidate_{candidate_id}.py --config runs/{snapshot.run.name}/config.yaml",
+        f"evokernel bench candidate_{candidate_id}.py --config {shlex.quote(f'runs/{snapshot.run.name}/config.yaml')}",
     )
 
 
@@ -136,7 +137,7 @@ def _errors(measured: list[dict[str, float]]) -> list[dict[str, Any]]:
 
 
 def ancestry(snapshot: Snapshot, entry: Entry) -> list[Entry]:
-    """Return a candidate and all it descends from, each once, the latest first; at most 200."""
+    """Return a candidate and all it descends from, each once, the latest first."""
     seen: dict[int, Entry] = {}
     waiting = [entry.id]
     while waiting:
@@ -145,4 +146,4 @@ def ancestry(snapshot: Snapshot, entry: Entry) -> list[Entry]:
             continue
         seen[number] = snapshot.entries[number]
         waiting += seen[number].parents
-    return sorted(seen.values(), key=lambda e: -e.id)[:ANCESTORS]
+    return sorted(seen.values(), key=lambda e: -e.id)

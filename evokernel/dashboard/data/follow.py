@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from evokernel.errors import StoreError
 from evokernel.measurement import DISPROVED, Fidelity, Outcome
@@ -18,6 +16,7 @@ from evokernel.store import Run, Store
 from evokernel.store.following import Gain, NewCandidate, NewMeasurement, NewTiming, decoded, gained
 
 PENDING = "PENDING"
+BODY = "body"  # an axis beside the knobs: which module a candidate is a setting of
 DISPROVING = frozenset(outcome.value for outcome in DISPROVED)
 
 
@@ -26,25 +25,32 @@ class Entry:
     """A candidate with all that was measured of it so far; score and speedups as in evokernel.measurement.score."""
 
     row: NewCandidate
+    knobs: dict[str, Any]
     parents: tuple[int, ...] = ()
     children: list[int] = field(default_factory=list)
     measurements: list[NewMeasurement] = field(default_factory=list)
     timings: list[NewTiming] = field(default_factory=list)  # of full and verifying measurements that passed
     score: float | None = None
     held_out: float | None = None
+    _resources: dict[str, Any] | None = None
 
     @property
     def id(self) -> int:
         return self.row.id
 
-    @cached_property
-    def knobs(self) -> dict[str, Any]:
-        return decoded(self.row.knobs_json)
-
     @property
     def resources(self) -> dict[str, Any]:
         """Return what the compiler and the worker told last; empty before any measurement."""
-        return next((found for m in reversed(self.measurements) if (found := decoded(m.resources_json))), {})
+        if self._resources is None:
+            told = (decoded(m.resources_json) for m in reversed(self.measurements))
+            self._resources = next((found for found in told if found), {})
+        return self._resources
+
+    def add(self, measurement: NewMeasurement, timings: list[NewTiming]) -> None:
+        self.measurements.append(measurement)
+        self._resources = None
+        if measurement.outcome == Outcome.PASSED.value and measurement.fidelity != Fidelity.SCREEN.value:
+            self.timings += timings
 
     @property
     def outcome(self) -> str:
@@ -71,63 +77,88 @@ def _medians(timings: Sequence[NewTiming], held_out: bool) -> dict[str, float]:
     return {name: values[0] if len(values) == 1 else statistics.median(values) for name, values in found.items()}
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """One measurement in completion order, with what was known once it was in."""
+class Step(NamedTuple):
+    """A change of a shape class's best: a new leader, or a truer score of the same one."""
 
-    number: int  # from 1, within the run
-    entry: Entry
-    outcome: str
-    at: datetime
-    seconds: float
-    device_seconds: float
-    cost_usd: float  # of the candidate, at its first measurement
-    best: float | None  # the best score of the candidate's shape class, as it stood then
-    leader: int | None  # whose it was
+    evaluation: int  # from 1, in completion order within the run
+    best: float
+    leader: int
+
+
+@dataclass
+class Yielded:
+    """What an operator was good for so far."""
+
+    proposed: int = 0
+    led: int = 0
+    device_s: float = 0.0
+    cost_usd: float = 0.0
+
+
+@dataclass
+class Part:
+    """One shape class: its candidates in the order of proposal, and which knobs they have and vary."""
+
+    weights: dict[str, float]
+    entries: list[Entry] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    leader: Entry | None = None
+    first: dict[str, Any] = field(default_factory=dict)  # each knob's first value
+    varied: set[str] = field(default_factory=set)
 
 
 class Snapshot:
-    """All of one run, in memory. `refresh` takes up what is new; `version` grows when there was any."""
+    """All of one run, in memory. `take` adds what is new; `version` grows when there was any.
+
+    What pages show of all evaluations is summed up as they come in, so that a look costs the same at any size.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.version = 0
         self.entries: dict[int, Entry] = {}
-        self.evaluations: list[Evaluation] = []
+        self.parts = {c.name: Part(_weights(run.problem.in_class(c))) for c in run.problem.shape_classes()}
         self.baselines: dict[str, dict[str, list[float]]] = {}  # workload -> baseline -> medians, in microseconds
+        self.operators: dict[str, Yielded] = {}
+        # One item an evaluation: whose, the outcome, and what had been spent once it was in.
+        self.evaluated: list[Entry] = []
+        self.outcomes: list[str] = []
+        self.wall_s: list[float] = []  # since the run's start
+        self.device_s: list[float] = []
+        self.usd: list[float] = []
+        self.tokens = 0
+        self.pending = 0
         self.last_candidate = 0
         self.last_measurement = 0
         self.memo: dict[Any, Any] = {}
-        self._weights = {c.name: _weights(run.problem.in_class(c)) for c in run.problem.shape_classes()}
-        self._leaders: dict[str, Entry] = {}
+        self.slow: dict[Any, tuple[int, Any]] = {}  # with the number of evaluations it was made of
 
     @property
     def shape_classes(self) -> list[str]:
-        return list(self._weights)
+        return list(self.parts)
 
     def workloads(self, shape_class: str) -> list[str]:
-        return list(self._weights.get(shape_class, ()))
+        return list(self.parts[shape_class].weights)
 
     def leader(self, shape_class: str) -> Entry | None:
-        return self._leaders.get(shape_class)
+        return self.parts[shape_class].leader
 
-    def in_class(self, shape_class: str | None) -> list[Entry]:
-        """Return the candidates of a shape class, or all of them, in the order in which they were proposed."""
-        return [e for e in self.entries.values() if shape_class is None or e.row.shape_class == shape_class]
-
-    def remember(self, key: Any, make: Any) -> Any:
-        """Return make(), kept until the run gains something."""
-        if key not in self.memo:
-            self.memo[key] = make()
-        return self.memo[key]
+    def remember(self, key: Any, make: Callable[[], Any], slack: float = 0.0) -> Any:
+        """Return make(), kept until the run gains something, or with slack until it has grown by that share."""
+        if key in self.memo:
+            return self.memo[key]
+        size, kept = self.slow.get(key, (0, None)) if slack else (0, None)
+        if not slack or not size or len(self.evaluated) > size * (1 + slack):
+            kept = make()
+            if slack:
+                self.slow[key] = (len(self.evaluated), kept)
+        self.memo[key] = kept
+        return kept
 
     def take(self, gain: Gain) -> None:
         """Add what a run has gained."""
         for row in gain.candidates:
-            entry = self.entries[row.id] = Entry(row, gain.parents.get(row.id, ()))
-            for parent in entry.parents:
-                if parent in self.entries:
-                    self.entries[parent].children.append(row.id)
+            self._propose(row, gain.parents.get(row.id, ()))
             self.last_candidate = row.id
         for measurement in gain.measurements:
             self._measure(measurement, gain.timings.get(measurement.id, []))
@@ -136,46 +167,57 @@ class Snapshot:
             self.version += 1
             self.memo.clear()
 
+    def _propose(self, row: NewCandidate, parents: tuple[int, ...]) -> None:
+        entry = self.entries[row.id] = Entry(row, decoded(row.knobs_json), parents)
+        for parent in parents:
+            if parent in self.entries:
+                self.entries[parent].children.append(row.id)
+        part = self.parts.setdefault(row.shape_class, Part({}))
+        part.entries.append(entry)
+        for name, value in (*entry.knobs.items(), (BODY, row.body)):
+            if name not in part.varied and part.first.setdefault(name, value) != value:
+                part.varied.add(name)
+        operator = self.operators.setdefault(row.operator, Yielded())
+        operator.proposed += 1
+        operator.cost_usd += row.cost_usd
+        self.tokens += row.tokens
+        self.pending += 1
+
     def _measure(self, measurement: NewMeasurement, timings: list[NewTiming]) -> None:
         entry = self.entries[measurement.candidate_id]
-        first = not entry.measurements
-        entry.measurements.append(measurement)
-        if measurement.outcome == Outcome.PASSED.value and measurement.fidelity != Fidelity.SCREEN.value:
-            entry.timings += timings
+        new = not entry.measurements
+        self.pending -= new
+        entry.add(measurement, timings)
         for timing in timings:
             self.baselines.setdefault(timing.workload, {}).setdefault(timing.baseline, []).append(timing.baseline_us)
-        self._score(entry)
-        leader = self._leaders.get(entry.row.shape_class)
-        self.evaluations.append(
-            Evaluation(
-                len(self.evaluations) + 1,
-                entry,
-                measurement.outcome,
-                measurement.created_at,
-                measurement.seconds,
-                measurement.device_seconds,
-                entry.row.cost_usd if first else 0.0,
-                leader.score if leader else None,
-                leader.id if leader else None,
-            )
-        )
+        self.operators[entry.row.operator].device_s += measurement.device_seconds
+        self.evaluated.append(entry)
+        self.outcomes.append(measurement.outcome)
+        self.wall_s.append((measurement.created_at - self.run.started_at).total_seconds())
+        self.device_s.append((self.device_s[-1] if self.device_s else 0.0) + measurement.device_seconds)
+        self.usd.append((self.usd[-1] if self.usd else 0.0) + (entry.row.cost_usd if new else 0.0))
+        part = self.parts[entry.row.shape_class]
+        self._score(part, entry)
+        if part.leader is None or part.leader.score is None:
+            return
+        before = part.steps[-1] if part.steps else None
+        if before is None or (before.best, before.leader) != (part.leader.score, part.leader.id):
+            part.steps.append(Step(len(self.evaluated), part.leader.score, part.leader.id))
+            if before is None or before.leader != part.leader.id:
+                self.operators[part.leader.row.operator].led += 1
 
-    def _score(self, entry: Entry) -> None:
+    def _score(self, part: Part, entry: Entry) -> None:
         """Give the entry its score, and its class the leader that follows from it."""
-        before, name = entry.score, entry.row.shape_class
+        before = entry.score
         disproved = any(m.outcome in DISPROVING for m in entry.measurements)
-        entry.score = None if disproved else _score(entry.speedups(), self._weights.get(name, {}))
+        entry.score = None if disproved else _score(entry.speedups(), part.weights)
         held_out = {} if disproved else entry.speedups(held_out=True)
         entry.held_out = _score(held_out, {t.workload: t.weight for t in entry.timings if t.held_out})
-        leader = self._leaders.get(name)
-        if entry is leader and (entry.score is None or (before is not None and entry.score < before)):
-            scored = [e for e in self.entries.values() if e.row.shape_class == name and e.score is not None]
-            if scored:
-                self._leaders[name] = max(scored, key=lambda e: e.score or 0.0)
-            else:
-                del self._leaders[name]
-        elif entry.score is not None and (leader is None or entry.score > (leader.score or 0.0)):
-            self._leaders[name] = entry
+        if entry is part.leader and (entry.score is None or (before is not None and entry.score < before)):
+            scored = [e for e in part.entries if e.score is not None]
+            part.leader = max(scored, key=lambda e: e.score or 0.0, default=None)
+        elif entry.score is not None and (part.leader is None or entry.score > (part.leader.score or 0.0)):
+            part.leader = entry
 
 
 def _weights(part: Problem) -> dict[str, float]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evokernel.dashboard.data.follow import Entry, Snapshot
+from evokernel.dashboard.data.follow import BODY, Entry, Snapshot
 from evokernel.dashboard.data.leaderboard import sortable
-
-BODY = "body"  # an axis of its own: which template a candidate has
 
 
 def key(value: Any) -> str:
@@ -34,15 +33,8 @@ def value_of(entry: Entry, axis: str) -> Any:
 def varied(snapshot: Snapshot, shape_class: str) -> list[str]:
     """Return the knobs that took more than one value, and the body if there were several."""
 
-    def make() -> list[str]:
-        seen: dict[str, set[str]] = {}
-        for entry in snapshot.in_class(shape_class):
-            for name, value in (*entry.knobs.items(), (BODY, entry.row.body)):
-                seen.setdefault(name, set()).add(str(value))
-        return [name for name, values in seen.items() if len(values) > 1]
-
-    found: list[str] = snapshot.remember(("varied", shape_class), make)
-    return found
+    part = snapshot.parts[shape_class]
+    return [name for name in part.first if name in part.varied]
 
 
 def heat(snapshot: Snapshot, shape_class: str, x: str, y: str) -> Heat:
@@ -51,7 +43,7 @@ def heat(snapshot: Snapshot, shape_class: str, x: str, y: str) -> Heat:
     def make() -> Heat:
         cells: dict[tuple[str, str], list[Entry]] = {}
         seen: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-        for entry in snapshot.in_class(shape_class):
+        for entry in snapshot.parts[shape_class].entries:
             values = value_of(entry, x), value_of(entry, y)
             for known, value in zip(seen, values, strict=True):
                 known.setdefault(key(value), value)
@@ -86,25 +78,16 @@ def coverage(snapshot: Snapshot, shape_class: str) -> Coverage:
     axes = archive_axes(snapshot)
 
     def make() -> Coverage:
-        tried: set[tuple[str, ...]] = set()
-        values: list[set[str]] = [set() for _ in (BODY, *axes)]
-        for entry in snapshot.in_class(shape_class):
-            cell = tuple(key(value_of(entry, axis)) for axis in (BODY, *axes))
-            tried.add(cell)
-            for known, value in zip(values, cell, strict=True):
-                known.add(value)
-        filled: set[tuple[str, ...]] = set()
+        cells = {e.id: (e.row.body, *map(e.knobs.get, axes)) for e in snapshot.parts[shape_class].entries}
+        tried = set(cells.values())
+        filled: set[tuple[Any, ...]] = set()
         growth: list[tuple[int, int]] = []
-        for e in snapshot.evaluations:
-            if e.entry.row.shape_class != shape_class or e.entry.score is None:
+        for number, entry in enumerate(snapshot.evaluated, 1):
+            if entry.score is None or (cell := cells.get(entry.id)) is None or cell in filled:
                 continue
-            before = len(filled)
-            filled.add(tuple(key(value_of(e.entry, axis)) for axis in (BODY, *axes)))
-            if len(filled) > before:
-                growth.append((e.number, len(filled)))
-        possible = 1
-        for known in values:
-            possible *= max(1, len(known))
+            filled.add(cell)
+            growth.append((number, len(filled)))
+        possible = math.prod(len(set(values)) for values in zip(*tried, strict=True))
         return Coverage(axes, len(filled), len(tried), possible, growth)
 
     found: Coverage = snapshot.remember(("coverage", shape_class), make)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evokernel.dashboard.data.follow import Entry, Snapshot
+from evokernel.dashboard.data.follow import BODY, Entry, Snapshot
 
 FACTS = ("registers", "spill_bytes", "shared_bytes", "compile_s")
 PLAIN: dict[str, Callable[[Entry], Any]] = {
@@ -23,7 +23,7 @@ def scored(snapshot: Snapshot, shape_class: str) -> list[Entry]:
     """Return the scored candidates of a class, the best first."""
 
     def make() -> list[Entry]:
-        found = [e for e in snapshot.in_class(shape_class) if e.score is not None]
+        found = [e for e in snapshot.parts[shape_class].entries if e.score is not None]
         return sorted(found, key=lambda e: -(e.score or 0.0))
 
     found: list[Entry] = snapshot.remember(("scored", shape_class), make)
@@ -31,13 +31,8 @@ def scored(snapshot: Snapshot, shape_class: str) -> list[Entry]:
 
 
 def knob_names(snapshot: Snapshot, shape_class: str) -> list[str]:
-    """Return every knob that a scored candidate of the class has, in the order of first sight."""
-
-    def make() -> list[str]:
-        return list(dict.fromkeys(name for e in scored(snapshot, shape_class) for name in e.knobs))
-
-    found: list[str] = snapshot.remember(("knobs", shape_class), make)
-    return found
+    """Return every knob that a candidate of the class has, in the order of first sight, which never changes."""
+    return [name for name in snapshot.parts[shape_class].first if name != BODY]
 
 
 def columns(snapshot: Snapshot, shape_class: str) -> list[dict[str, str]]:
@@ -66,15 +61,17 @@ def getter(snapshot: Snapshot, shape_class: str, field: str) -> Callable[[Entry]
         return PLAIN[field]
     if field in FACTS:
         return lambda e: e.resources.get(field)
-    for prefix, names in (
-        ("speedup", snapshot.workloads(shape_class)),
-        ("knob", knob_names(snapshot, shape_class)),
-    ):
-        number = field.removeprefix(prefix)
-        if field.startswith(prefix) and number.isdigit() and int(number) < len(names):
-            name = names[int(number)]
-            return (lambda e: e.speedups().get(name)) if prefix == "speedup" else (lambda e: e.knobs.get(name))
+    if workload := _numbered(field, "speedup", snapshot.workloads(shape_class)):
+        return lambda e: e.speedups().get(workload)
+    if knob := _numbered(field, "knob", knob_names(snapshot, shape_class)):
+        return lambda e: e.knobs.get(knob)
     return lambda e: None
+
+
+def _numbered(field: str, prefix: str, names: Sequence[str]) -> str | None:
+    number = field.removeprefix(prefix)
+    known = field.startswith(prefix) and number.isdecimal() and int(number) < len(names)
+    return names[int(number)] if known else None
 
 
 def window(
@@ -125,32 +122,32 @@ def sortable(value: Any) -> tuple[int, float, str]:
 def passes(value: Any, wanted: Mapping[str, Any]) -> bool:
     """Judge a value by one of the grid's filters: text or number, or two of them joined by AND or OR."""
     if "conditions" in wanted:
-        verdicts = [passes(value, each) for each in wanted["conditions"]]
-        return all(verdicts) if wanted.get("operator") == "AND" else any(verdicts)
+        each = [passes(value, condition) for condition in wanted["conditions"]]
+        return all(each) if wanted.get("operator") == "AND" else any(each)
     kind, bound = wanted.get("type"), wanted.get("filter")
     if kind in ("blank", "notBlank"):
         return (value is None) == (kind == "blank")
     if value is None:
         return False
     if wanted.get("filterType") == "number":
-        return _number_passes(float(value) if isinstance(value, int | float) else None, kind, bound, wanted)
+        return _number_passes(float(value) if isinstance(value, int | float) else None, str(kind), bound, wanted)
     text, part = str(value).lower(), str(bound or "").lower()
-    found: bool = {
+    verdict = {
         "contains": part in text,
         "notContains": part not in text,
         "equals": text == part,
         "notEqual": text != part,
         "startsWith": text.startswith(part),
         "endsWith": text.endswith(part),
-    }.get(str(kind), True)
-    return found
+    }
+    return verdict.get(str(kind), True)
 
 
-def _number_passes(value: float | None, kind: Any, bound: Any, wanted: Mapping[str, Any]) -> bool:
+def _number_passes(value: float | None, kind: str, bound: Any, wanted: Mapping[str, Any]) -> bool:
     if value is None or bound is None:
         return value is not None
-    low, high = float(bound), float(wanted.get("filterTo") or bound)
-    found: bool = {
+    low, high = float(str(bound)), float(str(wanted.get("filterTo") or bound))
+    verdicts = {
         "equals": value == low,
         "notEqual": value != low,
         "lessThan": value < low,
@@ -158,5 +155,5 @@ def _number_passes(value: float | None, kind: Any, bound: Any, wanted: Mapping[s
         "greaterThan": value > low,
         "greaterThanOrEqual": value >= low,
         "inRange": low <= value <= high,
-    }.get(str(kind), True)
-    return found
+    }
+    return verdicts.get(kind, True)

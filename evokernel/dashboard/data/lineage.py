@@ -29,7 +29,7 @@ class Forest:
 
 def forest(snapshot: Snapshot, shape_class: str, limit: int = DEFAULT_LIMIT) -> Forest:
     """Lay out the champion's line, then the best candidates and the latest, up to the limit."""
-    members = snapshot.in_class(shape_class)
+    members = snapshot.parts[shape_class].entries
     leader = snapshot.leader(shape_class)
     path = {e.id for e in ancestry(snapshot, leader)} if leader else set()
     chosen = {number: snapshot.entries[number] for number in sorted(path)[-limit:]}

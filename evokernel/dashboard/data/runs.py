@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from evokernel.dashboard.data import progress
 from evokernel.dashboard.data.follow import Follower, Snapshot
-from evokernel.dashboard.data.progress import merged
+from evokernel.dashboard.data.progress import at, merged
 
 SPARK_POINTS = 40
 
@@ -30,10 +31,10 @@ def _row(snapshot: Snapshot) -> dict[str, Any]:
         "best": merged([leader.score for leader in leaders if leader.score]),
         "held_out": merged(held_out),
         "classes": f"{len(leaders)} of {len(snapshot.shape_classes)}",
-        "evaluations": len(snapshot.evaluations),
-        "outcomes": dict(Counter(e.outcome for e in snapshot.evaluations).most_common()),
-        "cost_usd": sum(entry.row.cost_usd for entry in snapshot.entries.values()),
-        "device_s": sum(e.device_seconds for e in snapshot.evaluations),
+        "evaluations": len(snapshot.evaluated),
+        "outcomes": dict(Counter(snapshot.outcomes).most_common()),
+        "cost_usd": sum(operator.cost_usd for operator in snapshot.operators.values()),
+        "device_s": snapshot.device_s[-1] if snapshot.device_s else 0.0,
         "started": f"{run.started_at:%Y-%m-%d %H:%M}",
         "spark": spark(snapshot),
     }
@@ -41,12 +42,10 @@ def _row(snapshot: Snapshot) -> dict[str, Any]:
 
 def spark(snapshot: Snapshot) -> list[float]:
     """Return the best over the evaluations, all classes together, at no more than 40 points."""
-    best: dict[str, float] = {}
-    found: list[float] = []
-    step = max(1, len(snapshot.evaluations) // SPARK_POINTS)
-    for evaluation in snapshot.evaluations:
-        if evaluation.best is not None:
-            best[evaluation.entry.row.shape_class] = evaluation.best
-        if evaluation.number % step == 0 and (value := merged(list(best.values()))) is not None:
-            found.append(value)
-    return found
+    count = len(snapshot.evaluated)
+    points = (
+        [count * (i + 1) // SPARK_POINTS for i in range(SPARK_POINTS)] if count > SPARK_POINTS else range(1, count + 1)
+    )
+    curves = progress.curves(snapshot, "evaluations").values()
+    bests = [[best for curve in curves if (best := at(curve, point)) is not None] for point in points]
+    return [value for best in bests if (value := merged(best)) is not None]

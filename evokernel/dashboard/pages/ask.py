@@ -9,7 +9,6 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from evokernel.dashboard import ui
 from evokernel.dashboard.data import asking
-from evokernel.dashboard.data.follow import Follower
 from evokernel.dashboard.view import View
 
 PATH, TITLE, LIVE = "/ask", "Ask", False

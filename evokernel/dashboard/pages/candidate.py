@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import cache, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from dash import dcc, html
 from pygments import lex
 from pygments.lexers import PythonLexer
-from pygments.token import Comment, Keyword, Name, Number, Operator, String, Token
+from pygments.token import Comment, Keyword, Name, Number, String
 
 from evokernel.dashboard import figures, ui
 from evokernel.dashboard.data.details import Details, details
-from evokernel.dashboard.view import View
+from evokernel.dashboard.view import View, address
 
 PATH, TITLE, LIVE = "/candidate", "Candidate", False
 LARGEST = 2**31 - 1
 CLASSES = (
     (Comment, "c"), (Keyword, "k"), (String, "s"), (Number, "n"), (Name.Function, "f"), (Name.Class, "f"),
-    (Name.Builtin, "b"), (Name.Decorator, "d"), (Operator, "o"),
+    (Name.Builtin, "b"), (Name.Decorator, "d"),
 )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def _head(found: Details) -> Any:
         "generation": str(entry.row.generation),
         "parents": [part for p in entry.parents for part in (ui.candidate(p), " ")] or "none",
         "children": f"{len(entry.children):,}",
-        "run": dcc.Link(found.snapshot.run.name, href=f"/run?run={found.snapshot.run.name}"),
+        "run": dcc.Link(found.snapshot.run.name, href=address("/run", {"run": found.snapshot.run.name})),
         "cost": f"${entry.row.cost_usd:,.4f}, {entry.row.tokens:,} tokens" if entry.row.tokens else "–",
     }
     note = [html.P(entry.row.note, className="quote")] if entry.row.note else []
@@ -189,8 +192,20 @@ def _diff(found: Details) -> list[Any]:
 
 def source(text: str) -> Any:
     """Colour Python; every token becomes a text node of its own."""
-    spans: list[Any] = []
-    for kind, value in lex(text, PythonLexer()):
-        name = next((name for token, name in CLASSES if kind in token), "") if kind is not Token.Text else ""
-        spans.append(html.Span(value, className=name) if name else value)
-    return html.Pre(spans, className="code source", tabIndex="0")
+    return html.Pre(
+        [html.Span(value, className=name) if name else value for name, value in _coloured(text)],
+        className="code source",
+        tabIndex="0",
+    )
+
+
+@lru_cache(maxsize=64)
+def _coloured(text: str) -> tuple[tuple[str, str], ...]:
+    """Return runs of text, each with the class of its colour; neighbours of one colour are one run."""
+    named = ((_class(kind), value) for kind, value in lex(text, PythonLexer(stripnl=False)))
+    return tuple((name, "".join(value for _, value in run)) for name, run in groupby(named, key=itemgetter(0)))
+
+
+@cache
+def _class(kind: Any) -> str:
+    return next((name for token, name in CLASSES if kind in token), "")

@@ -8,7 +8,7 @@ from dash import html
 
 from evokernel.dashboard import figures, ui
 from evokernel.dashboard.data import landscape
-from evokernel.dashboard.data.follow import Snapshot
+from evokernel.dashboard.data.follow import BODY, Snapshot
 from evokernel.dashboard.data.importance import importances
 from evokernel.dashboard.view import View
 
@@ -64,9 +64,14 @@ def _importance(ranked: list[tuple[str, float]]) -> Any:
 
 def _coverage(snapshot: Snapshot, name: str) -> Any:
     found = landscape.coverage(snapshot, name)
-    axes = ", ".join([landscape.BODY, *found.axes])
+    axes = ", ".join([BODY, *found.axes])
     facts = ui.cards(
-        {"cells by": axes, "filled": f"{found.filled:,}", "tried": f"{found.tried:,}", "possible": f"{found.possible:,}"}
+        {
+            "cells by": axes,
+            "filled": f"{found.filled:,}",
+            "tried": f"{found.tried:,}",
+            "possible": f"{found.possible:,}",
+        }
     )
     if not found.growth:
         return ui.section("Archive coverage", facts)

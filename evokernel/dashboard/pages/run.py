@@ -49,7 +49,7 @@ def head(snapshot: Snapshot, queues: dict[str, int]) -> Any:
                 "device": run.device_model,
                 "best": ui.speedup(facts["best"]),
                 "held out": ui.speedup(facts["held_out"]),
-                "evaluations": f"{len(snapshot.evaluations):,}",
+                "evaluations": f"{len(snapshot.evaluated):,}",
                 "wall": ui.seconds(run.elapsed_s),
                 "device time": ui.seconds(facts["device_s"]),
                 "cost": f"${facts['cost_usd']:,.2f}",
@@ -114,7 +114,7 @@ def yields(snapshot: Snapshot) -> Any:
     columns = {
         "operator": "operator",
         "proposed": "proposed",
-        "passed": "scored",
+        "scored": "scored",
         "led": "became leader",
         "best": "best",
         "device_s": "device time",
