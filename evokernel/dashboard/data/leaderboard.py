@@ -126,7 +126,7 @@ def passes(value: Any, wanted: Mapping[str, Any]) -> bool:
         return all(each) if wanted.get("operator") == "AND" else any(each)
     kind, bound = wanted.get("type"), wanted.get("filter")
     if kind in ("blank", "notBlank"):
-        return (value is None) == (kind == "blank")
+        return bool((value is None) == (kind == "blank"))
     if value is None:
         return False
     if wanted.get("filterType") == "number":
@@ -140,7 +140,7 @@ def passes(value: Any, wanted: Mapping[str, Any]) -> bool:
         "startsWith": text.startswith(part),
         "endsWith": text.endswith(part),
     }
-    return verdict.get(str(kind), True)
+    return bool(verdict.get(str(kind), True))
 
 
 def _number_passes(value: float | None, kind: str, bound: Any, wanted: Mapping[str, Any]) -> bool:
@@ -156,4 +156,4 @@ def _number_passes(value: float | None, kind: str, bound: Any, wanted: Mapping[s
         "greaterThanOrEqual": value >= low,
         "inRange": low <= value <= high,
     }
-    return verdicts.get(kind, True)
+    return bool(verdicts.get(kind, True))
