@@ -66,6 +66,7 @@ def _column(column: dict[str, str]) -> dict[str, Any]:
     if field in TEXT or kind == "knob":
         made["filter"] = "agTextColumnFilter"
     if kind == "speedup" or field in ("score", "held_out"):
+        made["filterParams"] = {"defaultOption": "greaterThanOrEqual"}  # no one looks for exactly 1.2
         made |= {"cellStyle": {"styleConditions": HEATED}, "valueFormatter": THREE_DIGITS}
     if kind == "speedup":
         made["width"] = 190

@@ -55,7 +55,6 @@ def draw(view: View) -> Any:
             className="graph",
             minZoom=0.01,
             maxZoom=2,
-            wheelSensitivity=1,
             autoungrabify=True,
             boxSelectionEnabled=False,
         ),
