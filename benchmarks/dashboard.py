@@ -74,9 +74,9 @@ def _fill(
             | {"note": "larger tiles", "cost_usd": 0.001, "tokens": 900, "created_at": at}
         )
         if number > 400:
-            parents.append(
-                {"candidate_id": number, "parent_id": number - len(parts) * rng.randint(1, 90), "position": 0}
-            )
+            # Any earlier one of the class, the early ones oftener: the tree is bushy, about twenty generations deep.
+            earlier = number - len(parts) * rng.randint(1, (number - 2) // len(parts))
+            parents.append({"candidate_id": number, "parent_id": earlier, "position": 0})
         outcome = Outcome.PASSED if passed else rng.choice(FAILURES)
         resources = {"registers": rng.randint(64, 255), "spill_bytes": 0, "shared_bytes": 98_304, "compile_s": 2.5}
         measurements.append(

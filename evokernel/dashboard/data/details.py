@@ -60,7 +60,7 @@ def details(follower: Follower, candidate_id: int) -> Details | None:
         baseline_names(snapshot, entry),
         _errors([dict(m.errors) for m in measured]),
         entry.resources,
-        dict(measured[-1].environment) if measured else {},
+        next((dict(m.environment) for m in reversed(measured) if m.environment), {}),
         [
             {
                 "outcome": m.outcome.value,

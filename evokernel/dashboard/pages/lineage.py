@@ -16,7 +16,8 @@ PATH, TITLE, LIVE = "/lineage", "Lineage", False
 SHAPES = ("ellipse", "rectangle", "triangle", "diamond", "hexagon", "star", "pentagon", "octagon", "vee")
 NAMES = ("●", "■", "▲", "◆", "⬢", "★", "⬟", "⯃", "▼")
 LIMITS = {"1000": "1,000", "3000": "3,000", "10000": "10,000"}
-SCALE_X, SCALE_Y = 26, 70
+SCALE = 26  # pixels between neighbours, before any zoom
+CHAMPION = "#e0218a"
 COLD, WARM = (68, 84, 160), (250, 205, 60)
 
 
@@ -31,7 +32,9 @@ def draw(view: View) -> Any:
     operators = list(dict.fromkeys(e.row.operator for e in snapshot.entries.values()))
     shapes = {operator: SHAPES[i % len(SHAPES)] for i, operator in enumerate(operators)}
     signs = ", ".join(f"{NAMES[i % len(NAMES)]} {operator}" for i, operator in enumerate(operators))
-    left_out = f" {found.left_out:,} more are left out." if found.left_out else ""
+    left_out = (
+        f" {found.left_out:,} more are left out, so that some stand without their parents." if found.left_out else ""
+    )
     leader = snapshot.leader(name)
     champion = ["Champion: ", ui.candidate(leader.id), ". "] if leader else []
     return ui.section(
@@ -50,7 +53,7 @@ def draw(view: View) -> Any:
             id="lineage",
             elements=elements(found, colour, shapes),
             layout={"name": "preset", "fit": True, "padding": 20},
-            stylesheet=STYLES,
+            stylesheet=styles(found),
             style={"width": "100%", "height": "60vh"},
             className="graph",
             minZoom=0.01,
@@ -61,16 +64,20 @@ def draw(view: View) -> Any:
     )
 
 
-STYLES = [
-    {
-        "selector": "node",
-        "style": {"width": 16, "height": 16, "background-color": "data(colour)", "shape": "data(shape)"},
-    },
-    {"selector": "edge", "style": {"width": 1.5, "line-color": "#8a93a0", "curve-style": "haystack", "opacity": 0.6}},
-    {"selector": "edge.path", "style": {"width": 5, "line-color": "#e0218a", "opacity": 1}},
-    {"selector": "node.path", "style": {"width": 26, "height": 26, "border-width": 4, "border-color": "#e0218a"}},
-    {"selector": "node:selected", "style": {"border-width": 5, "border-color": "#4c8bf5"}},
-]
+def styles(forest: lineage.Forest) -> list[dict[str, Any]]:
+    """Return the looks; the champion's line grows with the forest, so that it is seen however far away."""
+    extent = max((max(node.x, node.y * lineage.ASPECT) for node in forest.nodes), default=0) * SCALE
+    line, size = max(5, extent / 500), max(26, extent / 120)
+    edge = {"width": 1.5, "line-color": "#8a93a0", "curve-style": "haystack", "opacity": 0.6}
+    return [
+        {"selector": "node", "style": {"width": 18, "height": 18, "background-color": "data(colour)"}},
+        {"selector": "node", "style": {"shape": "data(shape)"}},
+        {"selector": "edge", "style": edge},
+        {"selector": "edge.path", "style": {"width": line, "line-color": CHAMPION, "opacity": 1}},
+        {"selector": "node.path", "style": {"width": size, "height": size, "border-color": CHAMPION}},
+        {"selector": "node.path", "style": {"border-width": size / 6}},
+        {"selector": "node:selected", "style": {"border-width": 5, "border-color": "#4c8bf5"}},
+    ]
 
 
 def elements(forest: lineage.Forest, colour: str, shapes: dict[str, str]) -> list[dict[str, Any]]:
@@ -83,7 +90,7 @@ def elements(forest: lineage.Forest, colour: str, shapes: dict[str, str]) -> lis
                 "colour": _colour(node.entry, colour, low, high),
                 "shape": shapes[node.entry.row.operator],
             },
-            "position": {"x": node.x * SCALE_X, "y": node.y * SCALE_Y},
+            "position": {"x": node.x * SCALE, "y": node.y * SCALE},
             "classes": "path" if node.champion else "",
         }
         for node in forest.nodes
