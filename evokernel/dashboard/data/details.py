@@ -59,7 +59,7 @@ def details(follower: Follower, candidate_id: int) -> Details | None:
         timings(snapshot, entry),
         baseline_names(snapshot, entry),
         _errors([dict(m.errors) for m in measured]),
-        entry.resources,
+        next((dict(m.resources) for m in reversed(measured) if m.resources), {}),
         next((dict(m.environment) for m in reversed(measured) if m.environment), {}),
         [
             {

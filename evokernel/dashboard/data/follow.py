@@ -20,7 +20,7 @@ BODY = "body"  # an axis beside the knobs: which module a candidate is a setting
 DISPROVING = frozenset(outcome.value for outcome in DISPROVED)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Entry:
     """A candidate with all that was measured of it so far; score and speedups as in evokernel.measurement.score."""
 
@@ -28,42 +28,32 @@ class Entry:
     knobs: dict[str, Any]
     parents: tuple[int, ...] = ()
     children: list[int] = field(default_factory=list)
-    measurements: list[NewMeasurement] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)  # one a measurement
     timings: list[NewTiming] = field(default_factory=list)  # of full and verifying measurements that passed
+    facts: dict[str, float] = field(default_factory=dict)  # numbers that the compiler and the worker told last
+    verified: bool = False
     score: float | None = None
     held_out: float | None = None
-    _resources: dict[str, Any] | None = None
 
     @property
     def id(self) -> int:
         return self.row.id
 
     @property
-    def resources(self) -> dict[str, Any]:
-        """Return what the compiler and the worker told last; empty before any measurement."""
-        if self._resources is None:
-            told = (decoded(m.resources_json) for m in reversed(self.measurements))
-            self._resources = next((found for found in told if found), {})
-        return self._resources
-
-    def add(self, measurement: NewMeasurement, timings: list[NewTiming]) -> None:
-        self.measurements.append(measurement)
-        self._resources = None
-        if measurement.outcome == Outcome.PASSED.value and measurement.fidelity != Fidelity.SCREEN.value:
-            self.timings += timings
-
-    @property
     def outcome(self) -> str:
         """Return what the candidate counts as: disproved once is disproved, else passed once is passed."""
-        outcomes = [m.outcome for m in self.measurements]
         for deciding in (Outcome.CHEATED.value, Outcome.INCORRECT.value, Outcome.PASSED.value):
-            if deciding in outcomes:
+            if deciding in self.outcomes:
                 return deciding
-        return outcomes[-1] if outcomes else PENDING
+        return self.outcomes[-1] if self.outcomes else PENDING
 
-    @property
-    def verified(self) -> bool:
-        return any(m.fidelity == Fidelity.VERIFY.value for m in self.measurements)
+    def add(self, measurement: NewMeasurement, timings: list[NewTiming]) -> None:
+        self.outcomes.append(measurement.outcome)
+        self.verified = self.verified or measurement.fidelity == Fidelity.VERIFY.value
+        if measurement.outcome == Outcome.PASSED.value and measurement.fidelity != Fidelity.SCREEN.value:
+            self.timings += timings
+        if told := decoded(measurement.resources_json):
+            self.facts = {name: value for name, value in told.items() if isinstance(value, int | float)}
 
     def speedups(self, held_out: bool = False) -> dict[str, float]:
         return _medians(self.timings, held_out)
@@ -168,7 +158,7 @@ class Snapshot:
             self.memo.clear()
 
     def _propose(self, row: NewCandidate, parents: tuple[int, ...]) -> None:
-        entry = self.entries[row.id] = Entry(row, decoded(row.knobs_json), parents)
+        entry = self.entries[row.id] = Entry(row._replace(knobs_json=""), decoded(row.knobs_json), parents)
         for parent in parents:
             if parent in self.entries:
                 self.entries[parent].children.append(row.id)
@@ -185,7 +175,7 @@ class Snapshot:
 
     def _measure(self, measurement: NewMeasurement, timings: list[NewTiming]) -> None:
         entry = self.entries[measurement.candidate_id]
-        new = not entry.measurements
+        new = not entry.outcomes
         self.pending -= new
         entry.add(measurement, timings)
         for timing in timings:
@@ -209,7 +199,7 @@ class Snapshot:
     def _score(self, part: Part, entry: Entry) -> None:
         """Give the entry its score, and its class the leader that follows from it."""
         before = entry.score
-        disproved = any(m.outcome in DISPROVING for m in entry.measurements)
+        disproved = not DISPROVING.isdisjoint(entry.outcomes)
         entry.score = None if disproved else _score(entry.speedups(), part.weights)
         held_out = {} if disproved else entry.speedups(held_out=True)
         entry.held_out = _score(held_out, {t.workload: t.weight for t in entry.timings if t.held_out})

@@ -15,7 +15,7 @@ PLAIN: dict[str, Callable[[Entry], Any]] = {
     "verified": lambda e: "yes" if e.verified else "no",
     "operator": lambda e: e.row.operator,
     "generation": lambda e: e.row.generation,
-    "measurements": lambda e: len(e.measurements),
+    "measurements": lambda e: len(e.outcomes),
 }
 
 
@@ -40,7 +40,7 @@ def columns(snapshot: Snapshot, shape_class: str) -> list[dict[str, str]]:
 
     Fields have numbers where names could be anything: a dot in a field means something to the grid.
     """
-    facts = {name for e in scored(snapshot, shape_class)[:50] for name in e.resources}
+    facts = {name for e in scored(snapshot, shape_class)[:50] for name in e.facts}
     return [
         *({"field": name, "name": name.replace("_", " "), "kind": "plain"} for name in PLAIN),
         *(
@@ -60,7 +60,7 @@ def getter(snapshot: Snapshot, shape_class: str, field: str) -> Callable[[Entry]
     if field in PLAIN:
         return PLAIN[field]
     if field in FACTS:
-        return lambda e: e.resources.get(field)
+        return lambda e: e.facts.get(field)
     if workload := _numbered(field, "speedup", snapshot.workloads(shape_class)):
         return lambda e: e.speedups().get(workload)
     if knob := _numbered(field, "knob", knob_names(snapshot, shape_class)):
