@@ -21,6 +21,7 @@ from evokernel.dashboard.app import make
 from evokernel.devices import Device
 from evokernel.measurement import Measurement, Outcome, Timing
 from evokernel.store import Store
+from evokernel.store.queries import SAVED
 from evokernel.store.tables import CandidateParentRow, CandidateRow, MeasurementRow, TimingRow
 
 CANDIDATES = 100_000
@@ -149,7 +150,7 @@ def requests(store: Store, rng: random.Random) -> Iterator[tuple[str, dict[str, 
         yield f"lineage of {most}", page("/lineage", f"?class={name}&most={most}")
     yield "landscape", page("/landscape", f"?class={name}")
     yield "compare", page("/compare", f"?class={name}")
-    yield "ask", page("/ask", "?saved=recent_failures")
+    yield "ask", page("/ask", f"?saved={rng.choice(list(SAVED))}")
 
 
 def main() -> None:
