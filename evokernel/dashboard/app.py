@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import secrets
+from contextlib import nullcontext
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import dash
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -94,11 +95,12 @@ def _route(app: Dash, follower: Follower, url: str) -> None:
             state = repr((path, search, _state(view)))
             if ticked and state == drawn:
                 return no_update
+        # A question may take seconds and looks at no snapshot: others need not wait for it.
+        with nullcontext() if page is ask else follower.lock:
             body = page.draw(view) if page else ui.section("Not here", ui.nothing(f"No page {view.path}."))
-            body = plain(body)
-            if ticked:
-                return body, no_update, no_update, state
-            return body, plain(_links(view)), plain(_chooser(view)), state
+        if ticked:
+            return plain(body), no_update, no_update, state
+        return plain(body), plain(_links(view)), plain(_chooser(view)), state
 
     # A list that a reader opened says what it showed (`now`), so that drawing it is not taken for a choice.
     app.clientside_callback(
@@ -154,8 +156,8 @@ def _guard(app: Dash, token: str | None) -> None:
     @app.server.before_request
     def admit() -> Any:
         if token is None:
-            host = request.host.rsplit(":", 1)[0].strip("[]") if not request.host.endswith("]") else "::1"
-            return None if host in LOOPBACK else abort(403, "this dashboard answers to localhost only")
+            name = urlsplit(f"//{request.host}").hostname
+            return None if name in LOOPBACK else abort(403, "this dashboard answers to localhost only")
         brought = request.args.get("token")
         if brought is not None and secrets.compare_digest(brought.encode(), token.encode()):
             rest = {k: v for k, v in request.args.items() if k != "token"}

@@ -3,6 +3,7 @@
 import re
 import threading
 from contextlib import contextmanager
+from urllib.parse import urlencode
 
 import pytest
 
@@ -86,6 +87,13 @@ def open_page(page, url):
     settled(page)
 
 
+def visit(page, title):
+    """Follow a page's link."""
+    page.click(f"#pages >> text='{title}'")
+    page.wait_for_selector(f"#pages .chosen >> text='{title}'")
+    settled(page)
+
+
 def width(page):
     return page.evaluate("document.documentElement.scrollWidth")
 
@@ -95,9 +103,7 @@ def test_every_page_opens_by_its_link_without_complaint_and_fits(browser, addres
     with looking(browser, scheme) as page:
         open_page(page, f"{address}/?run=first")
         for found in PAGES.values():
-            page.click(f"#pages >> text='{found.TITLE}'")
-            page.wait_for_selector(f"#pages .chosen >> text='{found.TITLE}'")
-            settled(page)
+            visit(page, found.TITLE)
             assert width(page) <= WIDTH, found.TITLE
             assert page.locator("#main h2").first.is_visible()
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 29)"
@@ -108,22 +114,21 @@ def test_every_page_opens_by_its_link_without_complaint_and_fits(browser, addres
 @pytest.mark.parametrize("run", ["first", "second", "broken"])
 def test_pages_of_a_run_in_any_state_draw(browser, address, run):
     with looking(browser) as page:
-        for path in ("/run", "/leaderboard", "/lineage", "/landscape", "/compare"):
-            query = f"runs={run}" if path == "/compare" else f"run={run}&class={CAUSAL_CLASS}"
-            open_page(page, f"{address}{path}?{query}")
-            words = page.inner_text("#main")
-            assert ("yet" in words) == (run == "broken"), path
+        open_page(page, f"{address}/run?run={run}")
+        for title in ("Run", "Leaderboard", "Lineage", "Landscape"):
+            visit(page, title)
+            assert ("yet" in page.inner_text("#main")) == (run == "broken"), title
         assert page.complaints == []
 
 
 def test_an_empty_database_says_how_to_fill_it(browser, url):
     Store.open(url)
     with serving(url) as address, looking(browser) as page:
-        for path in PAGES:
-            open_page(page, address + path)
-            assert width(page) <= WIDTH
         open_page(page, address)
         assert "evokernel run" in page.inner_text("#main")
+        for found in PAGES.values():
+            visit(page, found.TITLE)
+            assert width(page) <= WIDTH
         assert page.complaints == []
 
 
@@ -226,19 +231,17 @@ def test_a_running_campaign_is_followed_without_reloading(browser, url):
 
 def test_what_a_candidate_wrote_is_shown_and_never_run(browser, address, database):
     with looking(browser) as page:
-        name = f"run {HOSTILE}"
-        for path in PAGES:
-            page.goto(address + path)
-            page.evaluate(
-                "name => location.assign(location.pathname + '?' + new URLSearchParams(name))",
-                {"run": name, "id": "2", "saved": "operators", "runs": name},
-            )
-            settled(page)
+        open_page(page, f"{address}/?{urlencode({'run': f'run {HOSTILE}'})}")
+        for path, found in PAGES.items():
+            visit(page, found.TITLE)
             page.wait_for_timeout(100)  # an image that fails to load would have called by then
-            assert page.evaluate("window.pwned") is None, path
+            assert page.evaluate("() => window.pwned") is None, path
             assert page.locator("img[src=x]").count() == 0, path
             if path in ("/", "/run", "/candidate", "/compare"):
                 assert HOSTILE in page.text_content("#main"), path
+        open_page(page, f"{address}/ask?saved=operators")
+        page.wait_for_selector(".ag-row")
+        assert HOSTILE in page.text_content("#answered")
         open_page(page, f"{address}/candidate?id=2")
         assert page.text_content("pre.source").count(HOSTILE) >= 2
         assert page.text_content("#main").count(HOSTILE) > 10

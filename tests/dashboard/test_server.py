@@ -19,7 +19,7 @@ def test_without_a_token_only_loopback_names_are_answered(campaign, url):
     client = make(url).server.test_client()
     for host in ("localhost:8050", "127.0.0.1:8050", "[::1]:8050", "localhost"):
         assert client.get("/", headers={"Host": host}).status_code == 200
-    for host in ("evil.example", "localhost.evil.example:8050", "10.0.0.1"):
+    for host in ("evil.example", "localhost.evil.example:8050", "10.0.0.1", "[::2]"):
         assert client.get("/", headers={"Host": host}).status_code == 403
 
 
