@@ -40,7 +40,10 @@ HOMES = {
     "pydantic": {"config.py"},
     "pyarrow": {"landscape.py"},
     "matplotlib": {"comparison.py"},
-    **{name: {"dashboard/"} for name in ("dash", "dash_ag_grid", "dash_cytoscape", "plotly", "pygments", "waitress")},
+    **{
+        name: {"dashboard/"}
+        for name in ("dash", "dash_ag_grid", "dash_cytoscape", "plotly", "flask", "pygments", "waitress")
+    },
 }
 
 

@@ -1,12 +1,15 @@
 """One database of a finished run, and a browser where the machine has one."""
 
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
 from tests.dashboard.campaigns import create, fill
 
+MISSING = [name for name in ("dash", "playwright") if find_spec(name) is None]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+collect_ignore = (["test_server.py"] if "dash" in MISSING else []) + (["test_browser.py"] if MISSING else [])
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def campaign(url):
 
 
 def pytest_terminal_summary(terminalreporter):
-    if CHROMIUM is None:
+    if why := MISSING or ([] if CHROMIUM else ["chromium"]):
         terminalreporter.write_line(
-            "The browser suite, tests/dashboard/test_browser.py, did not run: there is no chromium on this machine."
+            f"The browser suite, tests/dashboard/test_browser.py, did not run: this machine has no {', '.join(why)}."
         )

@@ -67,7 +67,7 @@ def draw(view: View) -> Any:
 def styles(forest: lineage.Forest) -> list[dict[str, Any]]:
     """Return the looks; the champion's line grows with the forest, so that it is seen however far away."""
     extent = max((max(node.x, node.y * lineage.ASPECT) for node in forest.nodes), default=0) * SCALE
-    line, size = max(5, extent / 500), max(26, extent / 120)
+    line, size = max(5, extent / 1000), max(26, extent / 250)
     edge = {"width": 1.5, "line-color": "#8a93a0", "curve-style": "haystack", "opacity": 0.6}
     return [
         {"selector": "node", "style": {"width": 18, "height": 18, "background-color": "data(colour)"}},
