@@ -12,7 +12,6 @@ from sqlalchemy import Engine, func, select, type_coerce
 from sqlalchemy.types import Text
 
 from evokernel.store.tables import (
-    BodyRow,
     CandidateParentRow,
     CandidateRow,
     ConversationRow,
@@ -183,8 +182,3 @@ def said(engine: Engine, candidate_id: int) -> Said:
             select(w.tried, w.prediction, w.outcome).where(w.candidate_id == candidate_id).order_by(w.id)
         )
         return Said([dict(r._mapping) for r in conversations], [dict(r._mapping) for r in lessons])
-
-
-def body_source(engine: Engine, digest: str) -> str | None:
-    with engine.connect() as connection:
-        return connection.scalar(select(BodyRow.source).where(BodyRow.digest == digest))
