@@ -33,6 +33,7 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
     "largest": max,
     "caught": lambda rows: statistics.fmean(float(row["caught"]) for row in rows),
     "median": statistics.median,
+    "p95": lambda samples: statistics.quantiles(samples, n=20)[-1],
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean
     "geomean_of_medians": lambda cells: geometric_mean([statistics.median(c) for c in cells.values()]),
     "worst_of_medians": lambda cells: min(statistics.median(c) for c in cells.values()),

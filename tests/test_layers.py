@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "evokernel"
 LAYERS = [
     {"__main__"},
     {"cli"},
+    {"dashboard"},
     {"assemble"},
     {"config"},
     {
@@ -42,7 +43,7 @@ LAYERS = [
 ]
 
 HOMES = {
-    "optuna": {"operators/tune.py"},
+    "optuna": {"operators/tune.py", "dashboard/data/importance.py"},
     "ray": {"evaluators/ray.py", "evaluators/_ray_cluster.py"},
     "sqlalchemy": {"store/"},
     "alembic": {"store/"},
@@ -51,6 +52,10 @@ HOMES = {
     "pydantic": {"config.py"},
     "pyarrow": {"landscape.py"},
     "matplotlib": {"comparison.py"},
+    **{
+        name: {"dashboard/"}
+        for name in ("dash", "dash_ag_grid", "dash_cytoscape", "plotly", "flask", "pygments", "waitress")
+    },
 }
 
 

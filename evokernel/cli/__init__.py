@@ -33,9 +33,21 @@ def root(
 
 
 def _register() -> None:
-    from evokernel.cli import campaign, compile, experiments, inspect, kernel, lifecycle, machine, sweep, workloads
+    from evokernel.cli import (
+        campaign,
+        compile,
+        dashboard,
+        experiments,
+        inspect,
+        kernel,
+        lifecycle,
+        machine,
+        sweep,
+        workloads,
+    )
 
-    for module in (campaign, sweep, inspect, experiments, kernel, compile, workloads, machine, lifecycle):
+    everything = (campaign, sweep, inspect, dashboard, experiments, kernel, compile, workloads, machine, lifecycle)
+    for module in everything:
         for name, command in module.COMMANDS.items():
             app.command(name)(command)
     app.add_typer(lifecycle.db, name="db")

@@ -1,0 +1,1 @@
+"""What the pages compute: plain data from the database, without a word about drawing."""
