@@ -35,6 +35,8 @@ HOMES = {
     "sqlalchemy": {"store/"},
     "alembic": {"store/"},
     "openai": {"llm/model.py"},
+    "httpx2": {"llm/model.py"},
+    "mcp": {"mcp.py"},
     "typer": {"cli/"},
     "pydantic": {"config.py"},
     "pyarrow": {"landscape.py"},
