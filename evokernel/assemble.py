@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from evokernel import devices
 from evokernel.archives import Archive
 from evokernel.candidate import Genome, find_module, load_genome
 from evokernel.config import Config
+from evokernel.desk import Desk
 from evokernel.devices import Device
 from evokernel.errors import CandidateError, ConfigError, EvokernelError, SpaceError
 from evokernel.evaluators import Evaluator
+from evokernel.llm import Model
+from evokernel.llm.ledger import Ledger, Price
 from evokernel.loop import Campaign
 from evokernel.operators import Operator
 from evokernel.problem import Problem
+from evokernel.proposers import Proposers
 from evokernel.reporters import Reporter
 from evokernel.search import FIRST, Search
 from evokernel.store import Run, Store
@@ -113,14 +117,47 @@ def check_spaces(bodies: list[Genome], problem: Problem, device: Device) -> None
             raise ConfigError(f"no space serves {shape_class.name}: {'; '.join(reasons)}")
 
 
-def operators(config: Config, generation_0: list[Genome]) -> list[tuple[Operator, float]]:
+def models(config: Config, ledger: Ledger, store: Store) -> list[Model]:
+    """Build the models, the cheapest first; the client is imported only if one is configured."""
+    from evokernel.llm.scripted import Replay
+
+    built: list[Model] = []
+    for index, section in enumerate(config.models):
+        if section.replay is not None:
+            try:
+                run = store.run(section.replay)
+            except EvokernelError as error:
+                raise ConfigError(f"models.{index}.replay: {error}") from None
+            built.append(Replay([c.messages for c in store.conversations(run.id) if c.messages]))
+            continue
+        from evokernel.llm.model import Endpoint
+
+        built.append(
+            Endpoint(
+                section.name,
+                ledger,
+                section.base_url,
+                section.key_env,
+                Price(section.input_usd, section.output_usd),
+                section.timeout,
+                section.retries,
+                section.backoff,
+                section.per_minute,
+                section.stream,
+                section.extra,
+            )
+        )
+    return sorted(built, key=lambda model: model.output_usd)
+
+
+def operators(config: Config, generation_0: list[Genome], models: Sequence[Model] = ()) -> list[tuple[Operator, float]]:
     """Build the operators with their weights; the seeds come before anything else."""
     seed_class = resolve("seed", "operators", Operator, "operators.seed")  # type: ignore[type-abstract]
     built: list[tuple[Operator, float]] = [(build(seed_class, {}, "operators.seed", genomes=generation_0), FIRST)]
     for name, section in config.operators.items():
         place = f"operators.{name}"
         cls = resolve(section.type or name, "operators", Operator, f"{place}.type")  # type: ignore[type-abstract]
-        operator = build(cls, section.model_extra or {}, place, seed=config.seed)
+        operator = build(cls, section.model_extra or {}, place, seed=config.seed, models=models)
         operator.name = name
         built.append((operator, section.weight))
     return built
@@ -132,7 +169,7 @@ def evaluator(config: Config, device: Device) -> Evaluator:
     return build(cls, section.model_extra or {}, "evaluator", device=device, baselines=tuple(config.baselines))
 
 
-def search(config: Config, problem: Problem, device: Device) -> Search:
+def search(config: Config, problem: Problem, device: Device, models: Sequence[Model] = ()) -> Search:
     bodies = templates(config, problem)
     check_spaces(bodies, problem, device)
     archive = resolve(config.archive.type, "archives", Archive, "archive.type")  # type: ignore[type-abstract]
@@ -145,7 +182,7 @@ def search(config: Config, problem: Problem, device: Device) -> Search:
     return Search(
         problem,
         bodies,
-        operators(config, [*bodies, *seeds(config, problem)]),
+        operators(config, [*bodies, *seeds(config, problem)], models),
         lambda: build(archive, arguments, "archive"),
         device.context(),
         config.seed,
@@ -154,15 +191,31 @@ def search(config: Config, problem: Problem, device: Device) -> Search:
 
 def campaign(config: Config, store: Store, run: Run, device: Device, reporter: Reporter) -> Campaign:
     problem = config.problem.problem()
+    spent = store.spent(run.id)
+    ledger = Ledger(config.budget.tokens, config.budget.usd, spent.tokens, spent.usd)
+    asked = models(config, ledger, store)
+    searched = search(config, problem, device, asked)
     return Campaign(
         run,
         store,
-        search(config, problem, device),
+        searched,
         evaluator(config, device),
         problem,
         config.budget.budget(),
         reporter,
+        desk(store, run, searched, ledger, reporter, asked),
     )
+
+
+def desk(store: Store, run: Run, searched: Search, ledger: Ledger, reporter: Reporter, asked: Sequence[Model]) -> Desk:
+    """Give every slow operator a thread."""
+    threads = max(1, sum(operator.slow for operator, _ in searched.operators))
+
+    def cancel() -> None:
+        for model in asked:
+            model.cancelled.set()
+
+    return Desk(store, run, searched, ledger, reporter, Proposers(threads), cancel)
 
 
 def device_for(config: Config) -> Device:

@@ -78,9 +78,16 @@ class Ledger:
     def settle(self, held: Hold, tokens: int, cost_usd: float) -> None:
         """Replace what was held by what was spent."""
         with self._lock:
+            if held not in self._held:
+                return  # the ledger was closed, and counted the worst case
             self._held.remove(held)
             self.tokens += tokens
             self.usd += cost_usd
+
+    def committed(self) -> tuple[int, float]:
+        """Return tokens and USD, those that are held included."""
+        with self._lock:
+            return self.tokens + sum(h.tokens for h in self._held), self.usd + sum(h.cost_usd for h in self._held)
 
     def close(self) -> None:
         """Count what is still held as spent: nobody will wait for those answers."""

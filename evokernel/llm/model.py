@@ -117,9 +117,9 @@ class Endpoint(Model):
     def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), max_tokens: int = 4096) -> Reply:
         if self._missing:
             raise Unavailable(f"model {self.name}: {self._missing}")
-        why = ""
+        why = "cancelled" if self.cancelled.is_set() else ""
         for attempt in range(1 + self.retries):
-            if attempt and self.cancelled.wait(self._delay_s(attempt)):
+            if self.cancelled.is_set() or (attempt and self.cancelled.wait(self._delay_s(attempt))):
                 break
             self._take_turn()
             held = self.ledger.hold(most_tokens(messages, tools), max_tokens, self.price)
@@ -127,7 +127,7 @@ class Endpoint(Model):
                 return self._attempt(held, messages, tools)
             except _Unusable as error:
                 why = self._clean(str(error))
-        raise Unavailable(f"model {self.name} at {self._where}: {why or 'cancelled'}")
+        raise Unavailable(f"model {self.name} at {self._where}: {why}")
 
     def _delay_s(self, attempt: int) -> float:
         asked = self._asked_s

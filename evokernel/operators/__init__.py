@@ -65,6 +65,7 @@ class Operator(ABC):
 
     name = "operator"
     slow = False  # takes seconds or minutes: asked in a thread of its own, while the others go on
+    tunes = False  # sets the knobs of a body that it is given
 
     @abstractmethod
     def propose(self, plan: Plan) -> Proposal:
