@@ -6,7 +6,6 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 
 from evokernel.candidate import Candidate, Genome
-from evokernel.errors import StoreError
 from evokernel.llm.conversation import Said
 from evokernel.llm.ledger import Ledger
 from evokernel.llm.patch import PatchError
@@ -132,16 +131,14 @@ class Desk:
     def _proposal(self, operator: Operator, plan: Plan, proposal: Proposal) -> Candidate | None:
         """Have a proposal measured; a draft that was checked is known already, and keeps its number."""
         where = plan.shape_class.name
+        draft = Draft(
+            proposal.genome, where, proposal.parents, proposal.note, proposal.prediction, operator.name
+        )  # fmt: skip
         number = self.search.number(where, proposal.genome)
-        if number is not None:
-            candidate = self._adopted(number)
-        elif self.refusal():
+        if number is None and self.refusal():
             return None
-        else:
-            draft = Draft(
-                proposal.genome, where, proposal.parents, proposal.note, proposal.prediction, operator.name
-            )  # fmt: skip
-            candidate = self._made(draft, proposal)
+        candidate = self._adopted(number) if number is not None else self._made(draft, proposal)
+        self._expect(candidate, draft)
         self._begin(candidate, Fidelity.FULL)
         return candidate
 
@@ -171,6 +168,7 @@ class Desk:
             request.refuse(self.refusal())
             return
         candidate = self._adopted(number) if number is not None else self._made(draft)
+        self._expect(candidate, draft)
         self.waiting.setdefault(candidate.id, []).append(request)
         self._answer_or_begin(candidate)
 
@@ -204,7 +202,7 @@ class Desk:
         self._begin(candidate, handed.fidelity)
 
     def _submitted(self, handed: Submission) -> Candidate:
-        parent = self._parent(handed.parent_id) if handed.parent_id is not None else None
+        parent = self.tools.candidate(handed.parent_id) if handed.parent_id is not None else None
         where = handed.shape_class or (parent.shape_class if parent else "")
         if where not in self.search.states:
             raise ToolError(f"shape class {where!r} is none of {', '.join(self.search.states)}")
@@ -214,14 +212,6 @@ class Desk:
             return self._adopted(number)
         parents = (parent.id,) if parent else ()
         return self._made(Draft(genome, where, parents, handed.note, handed.prediction, handed.operator))
-
-    def _parent(self, number: int) -> Candidate:
-        try:
-            if self.store.run_of(number).id == self.run.id:
-                return self.store.candidate(number)
-        except (StoreError, StopIteration):
-            pass
-        raise ToolError(f"run {self.run.name} has no candidate {number} to be a parent")
 
     def _adopted(self, number: int) -> Candidate:
         """Return a candidate that the run has already, and know what was measured of it."""
@@ -249,10 +239,17 @@ class Desk:
         candidate = self.store.add_candidate(self.run.id, made)
         self.search.announce(candidate)
         self.candidates[candidate.id] = candidate
-        if draft.note or draft.prediction:
-            self.store.add_lesson(self.run.id, Lesson(draft.note, draft.prediction, "", candidate.id))
-            self.lessons[candidate.id] = self.search.score_of(self._parent(draft.parents[0])) if draft.parents else None
+        self._expect(candidate, draft)
         return candidate
+
+    def _expect(self, candidate: Candidate, draft: Draft) -> None:
+        """Write down what is tried and predicted, while nobody knows how it comes out."""
+        known = enough(self.measured.get(candidate.id, ()), Fidelity.FULL)
+        if candidate.id in self.lessons or known is not None or not (draft.note or draft.prediction):
+            return
+        self.store.add_lesson(self.run.id, Lesson(draft.note, draft.prediction, "", candidate.id))
+        parent = self.tools.candidate(draft.parents[0]) if draft.parents else None
+        self.lessons[candidate.id] = self.search.score_of(parent) if parent else None
 
     def _begin(self, candidate: Candidate, fidelity: Fidelity) -> None:
         """Have a candidate measured, unless it is being so, or has been, or the campaign ends."""

@@ -108,7 +108,7 @@ class Campaign:
         try:
             proposal = self.search.propose()
         except SpaceExhausted as end:
-            if not self.desk.busy:  # else what a model thinks of may open more
+            if not self.desk.slow or not (self.in_flight or self.desk.busy):  # a model may open more
                 self.stop(str(end))
             return False
         candidate = self.store.add_candidate(self.run.id, proposal)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from evokernel.candidate import Genome
+from evokernel.candidate import Candidate, Genome
 from evokernel.errors import EvokernelError, StoreError
 from evokernel.llm.tools import Draft, Judged, ToolError
 from evokernel.measurement import Fidelity, Measurement, score
@@ -34,35 +34,23 @@ class Reading:
         return "\n".join(lines) or "nothing has passed yet"
 
     def lineage(self, candidate: int) -> str:
-        self._own(candidate)
         lines = []
-        for ancestor in self.store.ancestry(candidate):
+        for ancestor in self.store.ancestry(self.candidate(candidate).id):
             value = self.score(ancestor.shape_class, self.store.measurements(ancestor.id))
             how = f"{value:.4f}" if value is not None else "no score"
             parents = f" of {', '.join(map(str, ancestor.parents))}" if ancestor.parents else ""
             lines.append(f"{ancestor.id} by {ancestor.operator}{parents}: {how} {ancestor.note}".rstrip())
         return "\n".join(lines)
 
-    def source(self, candidate: int) -> str:
-        return self.genome(candidate).source
-
-    def genome(self, candidate: int) -> Genome:
-        self._own(candidate)
-        return self.store.candidate(candidate).genome
-
-    def shape_class(self, candidate: int) -> str:
-        self._own(candidate)
-        return self.store.candidate(candidate).shape_class
-
-    def _own(self, candidate: int) -> None:
-        """A run's agent sees that run."""
+    def candidate(self, number: int) -> Candidate:
+        """Return a candidate, of this run alone."""
         try:
-            self.store.candidate(candidate)
-            if self.store.run_of(candidate).id == self.run.id:
-                return
+            found = self.store.candidate(number)
+            if self.store.run_of(number).id == self.run.id:
+                return found
         except StoreError:
             pass
-        raise ToolError(f"run {self.run.name} has no candidate {candidate}")
+        raise ToolError(f"run {self.run.name} has no candidate {number}")
 
     def failures(self, parent: int | None) -> Sequence[str]:
         return [

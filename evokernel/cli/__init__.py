@@ -33,9 +33,9 @@ def root(
 
 
 def _register() -> None:
-    from evokernel.cli import campaign, compile, inspect, kernel, machine
+    from evokernel.cli import campaign, compile, inspect, kernel, machine, mcp, submit
 
-    for module in (campaign, inspect, kernel, compile, machine):
+    for module in (campaign, inspect, submit, mcp, kernel, compile, machine):
         for name, command in module.COMMANDS.items():
             app.command(name)(command)
 

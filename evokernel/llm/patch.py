@@ -115,25 +115,33 @@ def _closest(lines: list[str], wanted: list[str]) -> str:
 
 def genome(source: str, parent: Genome | None, entry: str, context: Mapping[str, Any]) -> Genome:
     """Make a genome of a module's text, or raise PatchError for what no measurement is needed to refuse."""
+    body = checked(source, parent, entry)
+    try:
+        knobs = body.space.canonical(body.defaults, context)
+        broken = body.space.broken_constraint(knobs, context)
+    except SpaceError as error:
+        raise PatchError(str(error)) from None
+    if broken:
+        raise PatchError(f"KNOBS break a constraint of SPACE: {broken}")
+    return Genome(body, knobs)
+
+
+def checked(source: str, parent: Genome | None, entry: str) -> Body:
+    """Return a module's body if it has the form of a candidate and does something else than its parent."""
     if len(source.encode("utf-8", "replace")) > MOST_BYTES:
         raise PatchError(f"the module has more than {MOST_BYTES} bytes")
     try:
         body = Body(source, "module")
         body.require_entry(entry)
-        knobs = body.space.canonical(body.defaults, context)
-        broken = body.space.broken_constraint(knobs, context)
     except (CandidateError, SpaceError, ValueError, RecursionError) as error:
         raise PatchError(str(error)) from None
-    if broken:
-        raise PatchError(f"KNOBS break a constraint of SPACE: {broken}")
-    made = Genome(body, knobs)
     if parent is not None:
         old, new = parent.body.space, body.space
         if (new.op, new.backend) != (old.op, old.backend):
             raise PatchError(f"SPACE says op {new.op!r}, backend {new.backend!r}; keep {old.op!r} and {old.backend!r}")
-        if _meaning(made.source) == _meaning(parent.source):
+        if _meaning(source) == _meaning(parent.source):
             raise PatchError("the edits change nothing that runs")
-    return made
+    return body
 
 
 def _meaning(source: str) -> str:

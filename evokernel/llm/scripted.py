@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -42,12 +43,15 @@ class Scripted(Model):
 
 
 class Replay(Model):
-    """Plays stored conversations in their order, at no cost: each new conversation gets the next one's answers."""
+    """Plays stored conversations in their order, at no cost: each new conversation gets the next one's answers.
+
+    Where a stored answer names the parent that its conversation was about, it now names the new one's.
+    """
 
     name = "replay"
 
     def __init__(self, conversations: Iterable[Sequence[Message]]) -> None:
-        self.left = [[m for m in talk if m.get("role") == "assistant"] for talk in conversations]
+        self.left = [list(talk) for talk in conversations]
         self.playing: dict[str, list[Message]] = {}
         self.cancelled = threading.Event()
         self._lock = threading.Lock()
@@ -60,16 +64,24 @@ class Replay(Model):
                 if not self.left:
                     raise Unavailable("every stored conversation has been played")
                 self.playing[opening] = self.left.pop(0)
-            answers = self.playing.get(opening, [])
+            talk = self.playing.get(opening, [])
+        answers = [m for m in talk if m.get("role") == "assistant"]
         if turn >= len(answers):
             raise Unavailable("the stored conversation ends here")
-        return _as_reply(answers[turn])
+        return _as_reply(answers[turn], _parent(talk), _parent(messages))
 
 
-def _as_reply(message: Message) -> Reply:
+def _parent(talk: Sequence[Message]) -> str:
+    found = re.search(r"The parent is candidate (\d+)\.", str([m.get("content") for m in talk[:2]]))
+    return found[1] if found else ""
+
+
+def _as_reply(message: Message, then: str, now: str) -> Reply:
     calls = []
     for call in message.get("tool_calls", ()):
         written = call["function"]["arguments"]
+        if then and now:
+            written = re.sub(rf'("(?:parent|candidate)": ?){then}\b', rf"\g<1>{now}", written)
         calls.append(ToolCall(call["id"], call["function"]["name"], written, parsed(written)))
     return Reply(message.get("content") or "", tuple(calls), "tool_calls" if calls else "stop", Replay.name)
 

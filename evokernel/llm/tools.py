@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evokernel.candidate import Genome
+from evokernel.candidate import Candidate, Genome
 from evokernel.llm import ToolSchema
 from evokernel.measurement import Fidelity, Measurement, Outcome
 
@@ -51,17 +51,14 @@ class Tools(Protocol):
     def lineage(self, candidate: int) -> str:
         """Tell what a candidate descends from, and how each of its ancestors did."""
 
-    def source(self, candidate: int) -> str:
-        """Return a candidate's module."""
-
     def failures(self, parent: int | None) -> Sequence[str]:
         """Tell how candidates failed lately: those made from a parent, or any."""
 
     def lessons(self) -> Sequence[str]:
         """Tell what was tried, expected and measured, the latest last."""
 
-    def genome(self, candidate: int) -> Genome:
-        """Return a candidate's genome, to be edited."""
+    def candidate(self, number: int) -> Candidate:
+        """Return a candidate of the campaign, to be read or edited; ToolError when there is none."""
 
     def compile(self, draft: Draft) -> str:
         """Compile without measuring; registers, spills, shared memory and the order of the main loop."""
@@ -81,16 +78,13 @@ class Alone:
     def lineage(self, candidate: int) -> str:
         return ""
 
-    def source(self, candidate: int) -> str:
-        raise ToolError("there is no campaign to read from")
-
     def failures(self, parent: int | None) -> Sequence[str]:
         return ()
 
     def lessons(self) -> Sequence[str]:
         return ()
 
-    def genome(self, candidate: int) -> Genome:
+    def candidate(self, number: int) -> Candidate:
         raise ToolError("there is no campaign to read from")
 
     def compile(self, draft: Draft) -> str:

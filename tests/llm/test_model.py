@@ -267,3 +267,13 @@ def test_stored_conversations_play_again_in_their_order_at_no_cost():
     assert again.said().tokens == 0
     with pytest.raises(Unavailable, match="played"):
         Conversation([replay], list(TALK)).ask()
+
+
+def test_a_replayed_call_names_the_parent_of_the_conversation_it_is_played_in():
+    def about(number):
+        return [TALK[0], {"role": "user", "content": f"The parent is candidate {number}. Improve it."}]
+
+    told = Conversation([Scripted([called("check", parent=7, candidate=12, edits="7")])], about(7))
+    told.ask()
+    reply = Replay([told.said().messages]).chat(about(31))
+    assert reply.calls[0].arguments == {"parent": 31, "candidate": 12, "edits": "7"}

@@ -1,0 +1,303 @@
+"""Campaigns with models: an agent finds what no knob reaches, the tuner goes on from there, and no fault stops them."""
+
+from pathlib import Path
+
+import pytest
+
+from evokernel import assemble, devices
+from evokernel.config import validate
+from evokernel.evaluators.null import Null
+from evokernel.llm.scripted import called
+from evokernel.measurement import Fidelity, score
+from evokernel.reporters import Silent
+from evokernel.store import Store, exchange
+from tests.llm.server import Answer, serving
+from tests.toys import RIGHT
+
+ROOT = Path(__file__).parents[1]
+KEY = "sk-secret-of-the-test"
+
+# Exact attention that sums products one score at a time; no knob makes it take several keys at once.
+SLOW = RIGHT.replace(
+    "    s = (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1) * scale\n",
+    "    s = np.zeros((*q.shape[:3], k.shape[2]))\n"
+    "    for row in range(q.shape[2]):\n"
+    "        for column in range(k.shape[2]):\n"
+    "            s[:, :, row, column] = (q[:, :, row] * k[:, :, column]).sum(-1) * scale\n",
+)
+SEVERAL = (
+    "    s = np.zeros((*q.shape[:3], k.shape[2]))\n"
+    "    for row in range(q.shape[2]):\n"
+    "        for first in range(0, k.shape[2], KNOBS['columns']):\n"
+    "            some = slice(first, first + KNOBS['columns'])\n"
+    "            s[:, :, row, some] = (q[:, :, row, None] * k[:, :, some]).sum(-1) * scale"
+)
+
+
+def block(search, replace):
+    return f"<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n"
+
+
+def structural(source):
+    """Edit the slow module into one with several keys at once, and a knob of its own that starts badly."""
+    lines = source.split("\n")
+    knobs = next(line for line in lines if line.startswith("KNOBS = "))
+    values = next(line for line in lines if '"knobs": {' in line)
+    start = lines.index("    s = np.zeros((*q.shape[:3], k.shape[2]))")
+    return (
+        block(values, values.replace('"rows"', '"columns": [4, 8, 16, 32, 64, 128], "rows"'))
+        + block(knobs, knobs.replace("{", "{'columns': 4, "))
+        + block("\n".join(lines[start : start + 4]), SEVERAL)
+    )
+
+
+def settings(tmp_path, source=SLOW, **more):
+    (tmp_path / "toy.py").write_text(source)
+    return {
+        "problem": {
+            "dtype": "fp32",
+            "workloads": {"grid": {"head_dim": 16, "seq": 32, "causal": True, "batch": 1, "heads": 2}},
+            "held_out": {"rows": [{"heads": 2, "seq": 50, "head_dim": 16, "causal": True}]},
+        },
+        "spaces": [str(tmp_path / "toy.py")],
+        "operators": {"tune": {"sampler": "random", "weight": 3}, "agent": {"weight": 1}},
+        "evaluator": {"type": "local", "device": "cpu"},
+        "budget": {"evaluations": 16},
+        "store": f"sqlite:///{tmp_path}/evokernel.db",
+        **more,
+    }
+
+
+def model(server, **more):
+    return {
+        "name": "test",
+        "base_url": server.url,
+        "key_env": "TEST_KEY",
+        "retries": 1,
+        "backoff": 0.001,
+        "timeout": 5,
+        **more,
+    }
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def campaign(data, name="run"):
+    config = validate(data, "test")
+    store = Store.open(config.store)
+    known = [r for r in store.runs() if r.name == name]
+    run = (
+        known[0]
+        if known
+        else store.create_run(
+            name, config.model_dump(mode="json"), config.problem.problem(), devices.cpu(), config.seed
+        )
+    )
+    return assemble.campaign(config, store, run, devices.cpu(), Notes())
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+
+
+def calls(*replies):
+    return tuple((c.name, c.written) for r in replies for c in r.calls)
+
+
+def parent_of(body):
+    """Return the number and the module of the parent that a prompt shows."""
+    text = body["messages"][1]["content"]
+    number = int(text.split("The parent is candidate ")[1].split(".")[0])
+    return number, text.split("```python\n")[1].split("```")[0]
+
+
+def inventor(body):
+    """Be an agent: look, check, submit the structural edit once; then have no more ideas."""
+    said = [m for m in body["messages"] if m["role"] == "assistant"]
+    number, source = parent_of(body)
+    if "columns" in source:
+        return Answer("I have no other idea.")
+    if not said:
+        return Answer("Let me look.", calls(called("leaders"), called("knowledge", query="numpy matrix product")))
+    edits = structural(source)
+    if len(said) == 1:
+        return Answer(calls=calls(called("check", parent=number, edits=edits, note="several keys at once")))
+    return Answer(
+        calls=calls(
+            called("submit", parent=number, edits=edits, note="several keys at once", prediction="twice as fast")
+        )
+    )
+
+
+def test_an_agent_finds_a_structure_that_no_knob_reaches_and_the_tuner_improves_it(tmp_path, monkeypatch):
+    """Real kernels in real processes, a real client and a server on this machine."""
+    monkeypatch.setattr("evokernel.loop.CHAMPIONS", 0)  # to verify them takes longer than all the rest
+    with serving(inventor) as server:
+        data = settings(tmp_path, budget={"evaluations": 14}, models=[model(server, input_usd=1.0, output_usd=2.0)])
+        made = campaign(data)
+        try:
+            assert made.execute() == "finished"
+        finally:
+            made.evaluator.close()
+    store, run = made.store, made.run
+    part = next(iter(made.parts.values()))
+    records = list(store.records(run.id))
+    found = {r.candidate.id: r.candidate for r in records}
+    scores = {n: score(store.measurements(n), part) for n in found}
+    invented = next(c for c in found.values() if c.operator == "agent")
+    first = found[invented.parents[0]]
+    assert first.genome.body.digest != invented.genome.body.digest
+    assert invented.genome.knobs["columns"] == 4
+    # The champion has the agent's structure with other knobs, which the tuner set.
+    (champion,) = (e.record.candidate for e in made.search.leaders(made.classes[invented.shape_class], 1))
+    assert champion.genome.body.digest == invented.genome.body.digest
+    assert champion.genome.knobs["columns"] > 4
+    assert champion.operator == "tune"
+    assert scores[champion.id] > scores[invented.id]
+    assert scores[champion.id] > max(
+        s for n, s in scores.items() if s and found[n].genome.body.digest == first.genome.body.digest
+    )
+    # It was checked before it was timed, its prediction is kept, and its conversation can be read.
+    (lesson,) = [x for x in store.lessons(run.id) if x.candidate_id == invented.id]
+    assert lesson.tried == "several keys at once"
+    assert "once tuned" in lesson.outcome
+    assert [m.fidelity for m in store.measurements(invented.id)][:2] == [Fidelity.SCREEN, Fidelity.FULL]
+    (talk,) = exchange.conversations_about(store, invented.id)
+    assert [m["role"] for m in talk.messages[:4]] == ["system", "user", "assistant", "tool"]
+    # Every token is accounted for, none twice.
+    spent = store.spent(run.id)
+    assert spent.tokens == server.tokens
+    assert spent.usd == pytest.approx(made.desk.ledger.usd) and spent.usd > 0
+    # The key went to the server and nowhere else.
+    assert f"Bearer {KEY}" in server.keys
+    assert KEY.encode() not in b"".join(p.read_bytes() for p in tmp_path.rglob("evokernel.db*"))
+
+
+def without_models(tmp_path, **more):
+    return settings(tmp_path, RIGHT, **{"evaluator": {"type": "null"}, **more})
+
+
+def full(made):
+    return [r for r in made.store.records(made.run.id) if r.measurement.fidelity is Fidelity.FULL]
+
+
+def test_without_a_model_the_samplers_go_on_and_the_campaign_says_so(tmp_path):
+    made = campaign(without_models(tmp_path))
+    assert made.execute() == "finished"
+    assert len(full(made)) == 16
+    (note,) = [n for n in made.reporter.notes if "no model answers" in n]
+    assert "no model is configured" in note and "samplers" in note
+    assert {r.candidate.operator for r in full(made)} == {"seed", "tune"}
+
+
+def test_without_a_key_the_samplers_go_on(tmp_path, monkeypatch):
+    monkeypatch.delenv("TEST_KEY")
+    made = campaign(without_models(tmp_path, models=[{"name": "m", "key_env": "TEST_KEY"}]))
+    assert made.execute() == "finished"
+    assert any("no key in $TEST_KEY" in n for n in made.reporter.notes)
+    assert len(full(made)) == 16
+
+
+class Waiting(Null):
+    """Makes measurements up, and gives those who think a moment before each."""
+
+    def __init__(self, made, moment_s):
+        super().__init__()
+        self.desk, self.moment_s = made.desk, moment_s
+
+    def wait(self, timeout_s):
+        self.desk.wait(self.moment_s)
+        return super().wait(timeout_s)
+
+
+def thoughtful(data, name="run", moment_s=0.3):
+    made = campaign(data, name)
+    made.evaluator = Waiting(made, moment_s)
+    made.desk.open(made.begin, made.in_flight, lambda: made.stopping, made.evaluator.now)
+    return made
+
+
+def test_a_budget_of_no_tokens_asks_no_model_and_ends_no_search(tmp_path):
+    with serving(inventor) as server:
+        made = campaign(without_models(tmp_path, models=[model(server)], budget={"evaluations": 16, "tokens": 0}))
+        assert made.execute() == "finished"
+    assert server.requests == []
+    assert any("budget for models is spent: 0 of 0 tokens" in n for n in made.reporter.notes)
+    assert len(full(made)) == 16
+
+
+def test_what_a_conversation_cost_that_led_nowhere_is_kept_and_binds_the_next_sitting(tmp_path):
+    only_talk = lambda body: Answer("I am thinking about it. " * 20)  # noqa: E731
+    with serving(only_talk) as server:
+        data = without_models(
+            tmp_path,
+            models=[model(server)],
+            operators={"rewrite": {"repairs": 0}},
+            budget={"evaluations": 9, "tokens": 200_000},
+        )
+        made = thoughtful(data)
+        made.execute()
+        assert len(server.requests) >= 1
+        assert made.store.spent(made.run.id).tokens == server.tokens > 0
+        again = campaign(data)
+        assert again.desk.ledger.tokens == server.tokens
+
+
+def test_a_campaign_that_ends_leaves_a_slow_model_behind_and_counts_its_worst_case(tmp_path, monkeypatch):
+    monkeypatch.setattr("evokernel.desk.GRACE_S", 0.05)
+    with serving(lambda body: Answer("late", slow_s=20)) as server:
+        data = without_models(
+            tmp_path, models=[model(server, timeout=30)], budget={"evaluations": 12, "tokens": 500_000}
+        )
+        made = thoughtful(data, moment_s=0.05)
+        assert made.execute() == "finished"
+        assert len(server.requests) == 1
+        assert made.store.spent(made.run.id).tokens == made.desk.ledger.tokens >= server.tokens
+
+
+def test_a_stored_run_replays_its_conversations_without_a_server_or_a_token(tmp_path):
+    made_up = {"evaluator": {"type": "null"}, "budget": {"evaluations": 20}}
+    with serving(inventor) as server:
+        first = thoughtful(settings(tmp_path, **made_up, models=[model(server)]))
+        first.execute()
+    again = thoughtful(settings(tmp_path, **made_up, models=[{"name": "again", "replay": "run"}]), "second")
+    again.execute()
+    assert again.desk.ledger.tokens == 0
+    said = [c for c in again.store.conversations(again.run.id) if c.messages]
+    assert said
+    assert said[0].messages[2]["content"] == "Let me look."
+    results = [m["content"] for m in said[0].messages if m["role"] == "tool"]
+    assert len(results) > 2 and not any("has no candidate" in r for r in results)
+
+
+def test_an_unknown_run_to_replay_is_one_line(tmp_path):
+    from evokernel.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"models\.0\.replay: .*no run named 'gone'"):
+        campaign(without_models(tmp_path, models=[{"name": "x", "replay": "gone"}]))
+
+
+@pytest.mark.parametrize(
+    "section, words",
+    [
+        ({"name": "m", "api_key": "sk-x"}, ["models.0.api_key", "key_env"]),
+        ({"name": "m", "base_url": "https://user:pass@host/v1"}, ["models.0.base_url"]),
+        ({"name": "m", "base_url": "ftp://host"}, ["models.0.base_url"]),
+        ({"name": "m", "key_env": "sk-not-a-name"}, ["models.0.key_env"]),
+        ({"base_url": "http://host/v1"}, ["models.0.name", "missing"]),
+    ],
+)
+def test_a_model_that_cannot_be_meant_is_refused_in_one_line(tmp_path, section, words):
+    from evokernel.errors import ConfigError
+
+    with pytest.raises(ConfigError) as error:
+        validate(without_models(tmp_path, models=[section]), "test")
+    for word in words:
+        assert word in str(error.value)
