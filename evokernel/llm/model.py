@@ -18,7 +18,9 @@ from evokernel.llm.ledger import Hold, Ledger, Price, most_tokens
 from evokernel.llm.scripted import parsed
 
 LONGEST_WAIT_S = 60.0  # between two attempts, whatever a server asks for
-MOST_CHARACTERS = 1 << 20  # of one answer; a server that sends more has lost its way
+# A server that ignores the limit of tokens is hung up on. Code has 3 to 4 characters a token; a piece of a stream has
+# one token or more.
+TOKEN_CHARACTERS = 4
 TOO_LONG = ("context_length", "context length", "maximum context", "context window", "too many tokens", "exceeds the")
 HIDDEN = "[key]"
 
@@ -181,7 +183,7 @@ class Endpoint(Model):
         """Stop listening to a server that ignores the limit of tokens, or to one that is no longer needed."""
         for chunk in stream:
             yield chunk
-            if heard.pieces > held.tokens_out or heard.characters > MOST_CHARACTERS:
+            if max(heard.pieces, heard.characters / TOKEN_CHARACTERS) > held.tokens_out:
                 heard.finish = "length"
                 return
             if self.cancelled.is_set():
