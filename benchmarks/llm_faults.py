@@ -34,6 +34,7 @@ FAULTS: dict[str, Answer] = {
     "other json": Answer("x", fault="other json"),
     "hang up": Answer("x", fault="hang up"),
     "stall": Answer("x" * 200, fault="stall"),
+    "drip": Answer("x", fault="drip"),
     "slow": Answer("Let me think.", slow_s=0.5),
     "no limit": Answer("x", fault="no limit"),
     "empty": Answer(""),
@@ -80,7 +81,7 @@ def measured(fault: Answer, every: int) -> tuple[int, int, int]:
     with tempfile.TemporaryDirectory() as name, serving(script(fault, every)) as server:
         folder = Path(name)
         (folder / "toy.py").write_text(RIGHT)
-        model = {"name": "test", "base_url": server.url, "retries": 1, "backoff": 0.001, "timeout": 0.7}
+        model = {"name": "test", "base_url": server.url, "retries": 1, "backoff": 0.001, "timeout": 0.6}
         data: dict[str, Any] = {
             "problem": {"dtype": "fp32", "workloads": {"grid": {"head_dim": 16, "seq": 64, "batch": 1, "heads": 2}}},
             "spaces": [str(folder / "toy.py")],

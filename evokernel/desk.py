@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Container
 from dataclasses import replace
 
@@ -60,6 +61,8 @@ class Desk:
         self.rest_until = 0.0
         self.unfinished: tuple[int | None, int] = (None, 0)  # row and tokens of what is under way
         self.recorded = (ledger.tokens, ledger.usd)
+        self.spending = threading.Lock()
+        ledger.journal = self._keep_spending
         exchange.reopen(store, run.id)
 
     def open(
@@ -150,6 +153,10 @@ class Desk:
 
     def _keep_spending(self) -> None:
         """Keep on disk what models were paid beyond the stored conversations, at worst what is asked of them now."""
+        with self.spending:  # proposers' threads come here too, before each request
+            self._write_spending()
+
+    def _write_spending(self) -> None:
         tokens, usd = self.ledger.committed()
         row, kept = self.unfinished
         open_tokens = max(0, tokens - self.recorded[0])

@@ -1,5 +1,9 @@
 """Campaigns with models: an agent finds what no knob reaches, the tuner goes on from there, and no fault stops them."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,22 +12,24 @@ from evokernel import assemble, devices
 from evokernel.config import validate
 from evokernel.evaluators.null import Null
 from evokernel.llm.scripted import called
-from evokernel.measurement import Fidelity, score
+from evokernel.measurement import Fidelity, Outcome, score
 from evokernel.reporters import Silent
 from evokernel.store import Store, exchange
-from tests.llm.server import Answer, serving
-from tests.toys import RIGHT
+from evokernel.worker.parent import Worker
+from tests.llm.server import Answer, serving, wait_for
+from tests.toys import PROBLEM, RIGHT
 
+ROOT = Path(__file__).parents[1]
 ROOT = Path(__file__).parents[1]
 KEY = "sk-secret-of-the-test"
 
-# Exact attention that sums products one score at a time; no knob makes it take several keys at once.
+# Exact attention that takes a few keys at a time; no knob makes it take more.
 SLOW = RIGHT.replace(
     "    s = (q[:, :, :, None, :] * k[:, :, None, :, :]).sum(-1) * scale\n",
     "    s = np.zeros((*q.shape[:3], k.shape[2]))\n"
     "    for row in range(q.shape[2]):\n"
-    "        for column in range(k.shape[2]):\n"
-    "            s[:, :, row, column] = (q[:, :, row] * k[:, :, column]).sum(-1) * scale\n",
+    "        for first in range(0, k.shape[2], 4):\n"
+    "            s[:, :, row, first : first + 4] = (q[:, :, row, None] * k[:, :, first : first + 4]).sum(-1) * scale\n",
 )
 SEVERAL = (
     "    s = np.zeros((*q.shape[:3], k.shape[2]))\n"
@@ -39,7 +45,7 @@ def block(search, replace):
 
 
 def structural(source):
-    """Edit the slow module into one with several keys at once, and a knob of its own that starts badly."""
+    """Edit the slow module into one with more keys at once, and a knob of its own that starts badly."""
     lines = source.split("\n")
     knobs = next(line for line in lines if line.startswith("KNOBS = "))
     values = next(line for line in lines if '"knobs": {' in line)
@@ -122,17 +128,15 @@ def inventor(body):
     """Be an agent: look, check, submit the structural edit once; then have no more ideas."""
     said = [m for m in body["messages"] if m["role"] == "assistant"]
     number, source = parent_of(body)
-    if "columns" in source:
+    if "columns" in source or "more keys at once; expected" in body["messages"][1]["content"]:  # a lesson
         return Answer("I have no other idea.")
     if not said:
         return Answer("Let me look.", calls(called("leaders"), called("knowledge", query="numpy matrix product")))
     edits = structural(source)
     if len(said) == 1:
-        return Answer(calls=calls(called("check", parent=number, edits=edits, note="several keys at once")))
+        return Answer(calls=calls(called("check", parent=number, edits=edits, note="more keys at once")))
     return Answer(
-        calls=calls(
-            called("submit", parent=number, edits=edits, note="several keys at once", prediction="twice as fast")
-        )
+        calls=calls(called("submit", parent=number, edits=edits, note="more keys at once", prediction="twice as fast"))
     )
 
 
@@ -140,7 +144,7 @@ def test_an_agent_finds_a_structure_that_no_knob_reaches_and_the_tuner_improves_
     """Real kernels in real processes, a real client and a server on this machine."""
     monkeypatch.setattr("evokernel.loop.CHAMPIONS", 0)  # to verify them takes longer than all the rest
     with serving(inventor) as server:
-        data = settings(tmp_path, budget={"evaluations": 14}, models=[model(server, input_usd=1.0, output_usd=2.0)])
+        data = settings(tmp_path, budget={"evaluations": 13}, models=[model(server, input_usd=1.0, output_usd=2.0)])
         made = campaign(data)
         try:
             assert made.execute() == "finished"
@@ -166,7 +170,7 @@ def test_an_agent_finds_a_structure_that_no_knob_reaches_and_the_tuner_improves_
     )
     # It was checked before it was timed, its prediction is kept, and its conversation can be read.
     (lesson,) = [x for x in store.lessons(run.id) if x.candidate_id == invented.id]
-    assert lesson.tried == "several keys at once"
+    assert lesson.tried == "more keys at once"
     assert "once tuned" in lesson.outcome
     assert [m.fidelity for m in store.measurements(invented.id)][:2] == [Fidelity.SCREEN, Fidelity.FULL]
     (talk,) = exchange.conversations_about(store, invented.id)
@@ -260,6 +264,40 @@ def test_a_campaign_that_ends_leaves_a_slow_model_behind_and_counts_its_worst_ca
         assert made.execute() == "finished"
         assert len(server.requests) == 1
         assert made.store.spent(made.run.id).tokens == made.desk.ledger.tokens >= server.tokens
+
+
+def test_a_driver_killed_while_a_model_thinks_leaves_what_that_may_cost(tmp_path):
+    """A real kill of a real driver: the next sitting starts from no less than the server gave out."""
+    with serving(lambda body: Answer("late", slow_s=20)) as server:
+        data = settings(tmp_path, RIGHT, evaluator={"type": "tests.paced:Paced"}, models=[model(server, timeout=60)])
+        (tmp_path / "campaign.yaml").write_text(json.dumps(data))
+        command = [sys.executable, "-m", "evokernel", "run", "-c", "campaign.yaml", "--name", "killed"]
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        driver = subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )  # fmt: skip
+        try:
+            wait_for(lambda: bool(server.requests), 60)
+        finally:
+            driver.kill()
+            output, _ = driver.communicate()
+        store = Store.open(data["store"])
+        assert store.spent(store.run("killed").id).tokens > server.requests[0]["max_tokens"]
+        assert KEY.encode() not in output
+
+
+def test_the_key_reaches_no_child_of_the_evaluator():
+    """A candidate that would answer wrongly with the key in its environment is right, on the real worker."""
+    looking = RIGHT.replace("import numpy as np\n", "import os\nimport numpy as np\n").replace(
+        "    return torch.tensor(out", "    out = out + 9 * ('TEST_KEY' in os.environ)\n    return torch.tensor(out"
+    )
+    worker = Worker(devices.cpu(), "fp32", ("sdpa",), guarded=False)
+    try:
+        assert "TEST_KEY" in os.environ
+        found = worker.measure(looking, "numba", PROBLEM, Fidelity.SCREEN)
+    finally:
+        worker.close()
+    assert (found.outcome, found.message) == (Outcome.PASSED, "")
 
 
 def test_a_stored_run_replays_its_conversations_without_a_server_or_a_token(tmp_path):

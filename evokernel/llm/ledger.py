@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evokernel.llm import Message, Overdrawn, ToolSchema
@@ -56,6 +56,7 @@ class Ledger:
         self.cap_usd = cap_usd
         self.tokens = spent_tokens
         self.usd = spent_usd
+        self.journal: Callable[[], None] = lambda: None  # called before every request: what is held survives a kill
         self._held: list[Hold] = []
         self._lock = threading.Lock()
 
@@ -73,7 +74,8 @@ class Ledger:
                 raise Overdrawn(f"the budget for models is spent: {self}")
             held = Hold(tokens_in, tokens_out, price.cost(tokens_in, tokens_out))
             self._held.append(held)
-            return held
+        self.journal()
+        return held
 
     def settle(self, held: Hold, tokens: int, cost_usd: float) -> None:
         """Replace what was held by what was spent."""

@@ -21,6 +21,7 @@ LONGEST_WAIT_S = 60.0  # between two attempts, whatever a server asks for
 # A server that ignores the limit of tokens is hung up on. Code has 3 to 4 characters a token; a piece of a stream has
 # one token or more.
 TOKEN_CHARACTERS = 4
+PATIENCE = 4  # timeouts that a whole answer may take; each silence within it may take one
 TOO_LONG = ("context_length", "context length", "maximum context", "context window", "too many tokens", "exceeds the")
 HIDDEN = "[key]"
 
@@ -100,6 +101,7 @@ class Endpoint(Model):
         self.output_usd = price.output_usd
         self.retries = retries
         self.backoff_s = backoff_s
+        self.patience_s = PATIENCE * timeout_s
         self.gap_s = 60 / per_minute if per_minute else 0.0
         self.stream = stream
         self.extra = dict(extra or {})
@@ -180,9 +182,12 @@ class Endpoint(Model):
                 heard.count(getattr(chunk, "usage", None))
 
     def _until_too_much(self, stream: Any, heard: _Heard, held: Hold) -> Iterator[Any]:
-        """Stop listening to a server that ignores the limit of tokens, or to one that is no longer needed."""
+        """Stop listening to a server that ignores the limit of tokens, comes to no end, or is no longer needed."""
+        deadline = time.monotonic() + self.patience_s
         for chunk in stream:
             yield chunk
+            if time.monotonic() > deadline:
+                raise _Unusable(f"no end after {self.patience_s:g} s")
             if max(heard.pieces, heard.characters / TOKEN_CHARACTERS) > held.tokens_out:
                 heard.finish = "length"
                 return

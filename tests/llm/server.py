@@ -186,6 +186,8 @@ class Handler(BaseHTTPRequestHandler):
             for start in range(0, len(arguments), 16):
                 piece = arguments[start : start + 16]
                 yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}, tokens_of(piece)
+        while answer.fault == "drip" and not self.server.state.stopping.wait(0.02):
+            yield {"content": ""}, 0
         while answer.fault == "no limit":
             time.sleep(0.0002)  # no model writes faster, and a reader cannot stop what is in the pipes already
             yield {"content": "more and more..."}, 4

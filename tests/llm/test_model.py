@@ -74,6 +74,11 @@ def test_a_server_that_stalls_is_left_at_the_timeout():
         assert endpoint(server, timeout_s=0.2).chat(TALK).text == "Quick."
 
 
+def test_a_server_that_drips_for_ever_is_left_after_some_timeouts():
+    with serving(in_turn([Answer("x", fault="drip")], Answer("Quick."))) as server:
+        assert endpoint(server, timeout_s=0.1).chat(TALK).text == "Quick."
+
+
 def test_a_slow_server_is_waited_for():
     with serving(in_turn([Answer("Slow but sure.", slow_s=0.3)])) as server:
         assert endpoint(server).chat(TALK).text == "Slow but sure."
@@ -204,6 +209,14 @@ def test_threads_share_a_ledger_without_passing_its_cap():
         for thread in threads:
             thread.join()
     assert server.tokens <= ledger.tokens <= cap
+
+
+def test_what_a_request_may_cost_is_written_down_before_it_is_sent():
+    ledger, written = Ledger(100_000), []
+    ledger.journal = lambda: written.append((ledger.committed()[0], len(server.requests)))
+    with serving(in_turn([Answer("Fine.")])) as server:
+        endpoint(server, ledger).chat(TALK, max_tokens=500)
+    assert written == [(most_tokens(TALK) + 500, 0)]
 
 
 def test_what_is_held_counts_as_spent_once_nobody_waits_for_it():
