@@ -178,6 +178,12 @@ class ModelSection(Section):
     extra: dict[str, Any] = {}  # temperature, reasoning_effort, ...: sent as they are
     replay: str | None = None
 
+    @model_validator(mode="after")
+    def _no_secrets(self) -> ModelSection:
+        if found := {name.lower() for name in self.extra} & {"api_key", "authorization", "extra_headers"}:
+            raise ValueError(f"extra names {found.pop()}; a key stands in the environment, under key_env")
+        return self
+
 
 class BudgetSection(Section):
     """Hard caps; what is absent is unlimited."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Container
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from evokernel.store import Conversation, Lesson, Run, Store, Submission, exchan
 from evokernel.toolbox import Inside, enough
 
 GRACE_S = 2.0  # that conversations get to end when the campaign does
+LOOK_EVERY_S = 0.5  # for submissions
 LONGEST_REST_S = 300.0  # before a model that did not answer is asked again
 
 Begin = Callable[[Candidate, Fidelity], None]
@@ -61,6 +63,7 @@ class Desk:
         self.rest_until = 0.0
         self.unfinished: tuple[int | None, int] = (None, 0)  # row and tokens of what is under way
         self.recorded = (ledger.tokens, ledger.usd)
+        self.looked_at = float("-inf")
         self.spending = threading.Lock()
         ledger.journal = self._keep_spending
         exchange.reopen(store, run.id)
@@ -82,8 +85,7 @@ class Desk:
         for thought in self.proposers.thoughts():
             self._thought(thought)
         if not self.refusal():
-            for submission in self.store.claim_submissions(self.run.id):
-                self._submission(submission)
+            self._claim()
             self._ask()
         self._keep_spending()
 
@@ -167,6 +169,15 @@ class Desk:
             self.unfinished = (row, open_tokens)
 
     # ---- drafts and submissions ----
+
+    def _claim(self) -> None:
+        """Look for submissions now and then; claiming writes, so look first."""
+        if time.monotonic() - self.looked_at < LOOK_EVERY_S:
+            return
+        self.looked_at = time.monotonic()
+        if exchange.waiting(self.store, self.run.id):
+            for submission in self.store.claim_submissions(self.run.id):
+                self._submission(submission)
 
     def _request(self, request: Request) -> None:
         draft = request.draft

@@ -330,6 +330,7 @@ def test_an_unknown_run_to_replay_is_one_line(tmp_path):
         ({"name": "m", "base_url": "ftp://host"}, ["models.0.base_url"]),
         ({"name": "m", "key_env": "sk-not-a-name"}, ["models.0.key_env"]),
         ({"base_url": "http://host/v1"}, ["models.0.name", "missing"]),
+        ({"name": "m", "extra": {"API_key": "sk-x"}}, ["extra names api_key", "environment"]),
     ],
 )
 def test_a_model_that_cannot_be_meant_is_refused_in_one_line(tmp_path, section, words):

@@ -29,6 +29,7 @@ def run(
     from evokernel import assemble
     from evokernel.config import load, locate
     from evokernel.errors import ConfigError
+    from evokernel.llm.ledger import Ledger
     from evokernel.store import Store, made_up_name
 
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
@@ -40,6 +41,7 @@ def run(
     assemble.search(settings, problem, device)  # refuse a bad configuration before the run exists
     assemble.evaluator(settings, device).close()
     store = Store.open(settings.store)
+    assemble.models(settings, Ledger(), store)
     created = store.create_run(
         name or made_up_name(store), settings.model_dump(mode="json"), problem, device, settings.seed
     )

@@ -46,6 +46,13 @@ def answered(store: Store, submission_id: int) -> Answer | None:
     return Answer(row.candidate_id, row.refusal)
 
 
+def waiting(store: Store, run_id: int) -> bool:
+    """Say whether a run has submissions to be claimed."""
+    unclaimed = select(SubmissionRow.id).where(SubmissionRow.run_id == run_id, SubmissionRow.claimed_at.is_(None))
+    with Session(store.engine) as session:
+        return session.scalar(unclaimed.limit(1)) is not None
+
+
 def reopen(store: Store, run_id: int) -> None:
     """Let submissions be claimed again whose driver ended before it answered them."""
     unanswered = SubmissionRow.candidate_id.is_(None) & (SubmissionRow.refusal == "")
