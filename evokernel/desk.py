@@ -115,6 +115,9 @@ class Desk:
         if isinstance(outcome, ProposalError):
             if outcome.said:
                 self._keep(outcome.said, None)
+            if outcome.__cause__ is not None:
+                self.reporter.note(f"{outcome}; the campaign goes on")
+                return
             if outcome.no_model:
                 self.failures += 1
                 self.rest_until = self.now() + min(LONGEST_REST_S, 2.0**self.failures)

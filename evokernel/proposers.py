@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import TypeVar
 from evokernel.llm.tools import Draft, Judged, ToolError
 from evokernel.measurement import Fidelity
 from evokernel.operators import Operator, Plan, Proposal, ProposalError
+
+log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
@@ -44,10 +47,9 @@ class Proposers:
         self.limit = limit
         self._thinking: dict[int, threading.Thread] = {}
         self._started = 0
-        self._thoughts: queue.SimpleQueue[tuple[int, Thought | BaseException]] = queue.SimpleQueue()
+        self._thoughts: queue.SimpleQueue[tuple[int, Thought]] = queue.SimpleQueue()
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._news = threading.Event()
-        self.closing = False
 
     @property
     def busy(self) -> int:
@@ -62,14 +64,16 @@ class Proposers:
         thread.start()
 
     def _think(self, number: int, operator: Operator, plan: Plan) -> None:
-        thought: Thought | BaseException
+        outcome: Proposal | ProposalError
         try:
-            thought = Thought(operator, plan, operator.propose(plan))
+            outcome = operator.propose(plan)
         except ProposalError as error:
-            thought = Thought(operator, plan, error)
-        except BaseException as error:  # ours: raised again in the driver's thread
-            thought = error
-        self._thoughts.put((number, thought))
+            outcome = error
+        except Exception as error:  # a campaign of hours does not end because a model's words met a fault of ours
+            log.exception("an operator failed", extra={"operator": operator.name})
+            outcome = ProposalError(f"{operator.name} failed: {type(error).__name__}: {error}")
+            outcome.__cause__ = error
+        self._thoughts.put((number, Thought(operator, plan, outcome)))
         self._news.set()
 
     def request(self, draft: Draft, fidelity: Fidelity) -> Judged:
@@ -83,14 +87,11 @@ class Proposers:
         return _drained(self._requests)
 
     def thoughts(self) -> list[Thought]:
-        """Return what has been thought since the last call; raises what went wrong on our side."""
-        found = []
-        for number, thought in _drained(self._thoughts):
+        """Return what has been thought since the last call."""
+        found = _drained(self._thoughts)
+        for number, _ in found:
             self._thinking.pop(number, None)
-            if isinstance(thought, BaseException):
-                raise thought
-            found.append(thought)
-        return found
+        return [thought for _, thought in found]
 
     def wait(self, timeout_s: float) -> None:
         """Return as soon as there is something to take, or the time is up."""
@@ -100,7 +101,6 @@ class Proposers:
 
     def close(self, grace_s: float, between: Callable[[], None]) -> None:
         """Give threads a moment to end, calling `between` to serve them; then leave them behind."""
-        self.closing = True
         for thread in list(self._thinking.values()):
             between()
             thread.join(grace_s / max(1, len(self._thinking)))

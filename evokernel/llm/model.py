@@ -110,6 +110,7 @@ class Endpoint(Model):
         self._asked_s = 0.0  # what the server last asked to wait for
         self._lock = threading.Lock()
         self._limit = "max_tokens"  # newer models of one vendor want another name for it
+        self._usage_asked = True
         self._key = os.environ.get(key_env, "")
         self._missing = "" if self._key or base_url else f"no key in ${key_env}"
         self._where = urlsplit(base_url).hostname if base_url else "the default endpoint"
@@ -174,7 +175,9 @@ class Endpoint(Model):
                 heard.take(getattr(choice, "message", None), choice)
             heard.count(getattr(whole, "usage", None))
             return
-        request |= {"stream": True, "stream_options": {"include_usage": True}}
+        request["stream"] = True
+        if self._usage_asked:
+            request["stream_options"] = {"include_usage": True}
         with self._client.chat.completions.create(**request) as stream:
             for chunk in self._until_too_much(stream, heard, held):
                 for choice in _choices(chunk):
@@ -217,6 +220,9 @@ class Endpoint(Model):
             if code in (400, 413, 422):
                 if "max_completion_tokens" in said and self._limit == "max_tokens":
                     self._limit = "max_completion_tokens"
+                    return _Unusable(said)
+                if "stream_options" in said and self._usage_asked:
+                    self._usage_asked = False  # every answer will then cost its worst case
                     return _Unusable(said)
                 if code == 413 or any(words in said.lower() for words in TOO_LONG):
                     return TooLong(f"model {self.name}: {said[:300]}")

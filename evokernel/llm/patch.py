@@ -133,13 +133,16 @@ def checked(source: str, parent: Genome | None, entry: str) -> Body:
     try:
         body = Body(source, "module")
         body.require_entry(entry)
-    except (CandidateError, SpaceError, ValueError, RecursionError) as error:
+        same = parent is not None and _meaning(source) == _meaning(parent.source)
+    except (CandidateError, SpaceError, ValueError) as error:
         raise PatchError(str(error)) from None
+    except (RecursionError, MemoryError):
+        raise PatchError("the module is nested too deeply to be read") from None
     if parent is not None:
         old, new = parent.body.space, body.space
         if (new.op, new.backend) != (old.op, old.backend):
             raise PatchError(f"SPACE says op {new.op!r}, backend {new.backend!r}; keep {old.op!r} and {old.backend!r}")
-        if _meaning(source) == _meaning(parent.source):
+        if same:
             raise PatchError("the edits change nothing that runs")
     return body
 

@@ -208,6 +208,7 @@ FAILURES: dict[str | None, tuple[int, Body]] = {
         400,
         {"message": "This model's maximum context length is 100 tokens", "code": "context_length_exceeded"},
     ),
+    "no options": (400, {"message": "extra inputs are not permitted: stream_options"}),
     "other limit": (400, {"message": "Unsupported parameter: use 'max_completion_tokens' instead"}),
 }
 

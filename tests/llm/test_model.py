@@ -154,6 +154,14 @@ def test_a_server_that_wants_the_other_name_of_the_limit_gets_it():
     assert server.requests[1]["max_completion_tokens"] == server.requests[0]["max_tokens"]
 
 
+def test_a_server_that_takes_no_stream_options_is_asked_without_and_charged_at_worst():
+    with serving(in_turn([Answer(fault="no options")], Answer("Fine.", usage=False))) as server:
+        ledger = Ledger(1_000_000)
+        assert endpoint(server, ledger).chat(TALK, max_tokens=100).text == "Fine."
+    assert "stream_options" in server.requests[0] and "stream_options" not in server.requests[1]
+    assert ledger.tokens == most_tokens(TALK) + 100
+
+
 def test_an_answer_cut_at_the_limit_says_so():
     with serving(in_turn([Answer("x" * 10_000)])) as server:
         reply = endpoint(server).chat(TALK, max_tokens=100)

@@ -82,6 +82,8 @@ REFUSED = {
     "another backend": (edit('    "backend": "numba",', '    "backend": "triton",'), "keep 'forward' and 'numba'"),
     "two modules": (f"```python\n{RIGHT}```\n```python\n{RIGHT}```\n", "2 whole modules"),
     "a flood": (f"```python\n{RIGHT}{'# ' + 'x' * 300_000}\n```\n", "more than 200000 bytes"),
+    "a module nested without end": (f"```python\n{RIGHT}x = {'-' * 50_000}1\n```\n", "nested too deeply"),
+    "a lone surrogate": (edit("    s = scores_of(q_, k_, scale, causal)", "    s = '\udcff'"), "surrogate"),
     "a null byte": (edit("    s = scores_of(q_, k_, scale, causal)", "    s = '\x00'"), "null"),
 }  # fmt: skip
 
