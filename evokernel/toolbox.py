@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from evokernel import syntax
 from evokernel.candidate import Candidate, Genome
-from evokernel.errors import EvokernelError, StoreError
+from evokernel.errors import StoreError
 from evokernel.llm.tools import Draft, Judged, ToolError
 from evokernel.measurement import Fidelity, Measurement, score
 from evokernel.problem import Problem
 from evokernel.store import Run, Store, exchange
+from evokernel.worker.compile_pool import KEPT_VARIABLES
 
 LEADERS = 10
 FAILURES = 10
 POLL_S = 0.2
 COMPILE_TARGET = "cuda:90"
+COMPILE_LIMIT_S = 180.0
 
 
 class Reading:
@@ -76,23 +82,30 @@ class Reading:
 
 
 def compiled(genome: Genome, problem: Problem) -> str:
-    from evokernel.backends import targets
+    """Answer with what `evokernel compile` says, from a process of its own and without this one's keys."""
     from evokernel.bench import guard
-    from evokernel.worker.compile_pool import CompilePool
 
-    if broken := guard.violation(genome.source, genome.body.space.backend):
+    with syntax.LOCK:
+        broken = guard.violation(genome.source, genome.body.space.backend)
+    if broken:
         return f"REJECTED {broken}"
+    workload = problem.workloads[0]
+    options = ["--target", COMPILE_TARGET, "--dtype", problem.dtype, "--head-dim", str(workload.head_dim)]
+    options += ["--causal" if workload.causal else "--full"]
     with tempfile.TemporaryDirectory(prefix="evokernel-") as folder:
         path = Path(folder) / "candidate.py"
         path.write_text(genome.source)
+        command = [sys.executable, "-m", "evokernel", "compile", str(path), *options]
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         try:
-            with CompilePool(targets.parse(COMPILE_TARGET), slots=1) as pool:
-                found = pool.submit(path, problem).result()
-        except EvokernelError as error:
-            raise ToolError(f"this machine does not compile for GPUs: {error}") from None
-    lines = [f"{found.outcome.value} for {COMPILE_TARGET} {found.message}".rstrip()]
-    lines += [", ".join(f"{name} {value}" for name, value in kernel.items()) for kernel in found.kernels]
-    return "\n".join(lines)[:6000]
+            done = subprocess.run(
+                command, env=kept, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ToolError(f"compiling took longer than {COMPILE_LIMIT_S:g} s") from None
+    if done.returncode not in (0, 1):
+        raise ToolError((done.stderr.strip().splitlines() or ["compiling failed"])[-1])
+    return done.stdout.replace(str(path), f"candidate {genome.key}")[:6000]
 
 
 class Inside(Reading):

@@ -28,7 +28,7 @@ LAYERS = [
     {"candidate"},
     {"problem", "space"},
     {"expressions"},
-    {"errors"},
+    {"errors", "syntax"},
 ]
 
 HOMES = {

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evokernel import syntax
 from evokernel.candidate import MARKER, Body, Genome
 from evokernel.errors import CandidateError, SpaceError
 
@@ -149,7 +150,7 @@ def checked(source: str, parent: Genome | None, entry: str) -> Body:
 
 def _meaning(source: str) -> str:
     """Return what a module does, without comments, layout and docstrings."""
-    tree = ast.parse(source)
+    tree = syntax.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
             node.body = node.body[1:]
