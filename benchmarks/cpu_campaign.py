@@ -17,7 +17,7 @@ from evokernel.cli.options import DEFAULT_DB
 from evokernel.export import champions
 from evokernel.measurement import Fidelity, Measurement, score
 from evokernel.store import Store
-from evokernel.worker.parent import Worker
+from evokernel.worker.parent import CpuWorker
 
 RANDOM = 50
 
@@ -34,7 +34,7 @@ def main() -> None:
     store = Store.open(DEFAULT_DB, create=False)
     run = store.run(sys.argv[1] if len(sys.argv) > 1 else None)
     device = devices.cpu()
-    worker = Worker(device, run.problem.dtype, ("sdpa",))
+    worker = CpuWorker(device, run.problem.dtype, ("sdpa",))
     body = Body.load(find_module("flash_forward_numba", "search_spaces"))
     rng = random.Random(0)
     cells: dict[str, list[float]] = {}

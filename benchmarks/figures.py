@@ -29,7 +29,10 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
     "total": lambda found: float(sum(found.values())),  # {"case": number}
     "count": lambda found: float(len(found)),
     "per_minute": lambda s: 60 * s["count"] / s["seconds"],
+    "total_less_sampler": lambda s: s["total_s"] - s["sampler_s"],
     "mean": statistics.fmean,
+    "largest": max,
+    "caught": lambda rows: statistics.fmean(float(row["caught"]) for row in rows),
     "median": statistics.median,
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean
     "geomean_of_medians": lambda cells: geometric_mean([statistics.median(c) for c in cells.values()]),

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from evokernel import devices
+from evokernel import devices, warm_start
 from evokernel.archives import Archive
-from evokernel.candidate import Genome, find_module, load_genome
-from evokernel.config import Config
+from evokernel.candidate import Body, Genome, find_module, load_genome
+from evokernel.config import Config, SweepConfig
 from evokernel.desk import Desk
 from evokernel.devices import Device
 from evokernel.errors import CandidateError, ConfigError, EvokernelError, SpaceError
@@ -24,6 +24,8 @@ from evokernel.proposers import Proposers
 from evokernel.reporters import Reporter
 from evokernel.search import FIRST, Search
 from evokernel.store import Run, Store
+from evokernel.sweep import Sweep, genomes
+from evokernel.warm_start import Experience
 
 Part = TypeVar("Part")
 
@@ -76,17 +78,18 @@ def build(cls: type[Part], arguments: Mapping[str, Any], place: str, **given: An
 
 def templates(config: Config, problem: Problem) -> list[Genome]:
     """Load the configured spaces, each with its default knobs."""
-    found = []
-    for index, name in enumerate(config.spaces):
-        try:
-            genome = load_genome(find_module(name, "search_spaces"))
-            genome.body.require_entry(problem.entry)
-        except (CandidateError, SpaceError) as error:
-            raise ConfigError(f"spaces.{index}: {error}") from None
-        if genome.body.space.op != problem.op:
-            raise ConfigError(f"spaces.{index} is {name!r}, a space for {genome.body.space.op}, not {problem.op}")
-        found.append(genome)
-    return found
+    return [template(name, problem, f"spaces.{index}") for index, name in enumerate(config.spaces)]
+
+
+def template(name: str, problem: Problem, place: str) -> Genome:
+    try:
+        genome = load_genome(find_module(name, "search_spaces"))
+        genome.body.require_entry(problem.entry)
+    except (CandidateError, SpaceError) as error:
+        raise ConfigError(f"{place}: {error}") from None
+    if genome.body.space.op != problem.op:
+        raise ConfigError(f"{place} is {name!r}, a space for {genome.body.space.op}, not {problem.op}")
+    return genome
 
 
 def seeds(config: Config, problem: Problem) -> list[Genome]:
@@ -150,10 +153,13 @@ def models(config: Config, ledger: Ledger, store: Store) -> list[Model]:
     return sorted(built, key=lambda model: model.output_usd)
 
 
-def operators(config: Config, generation_0: list[Genome], models: Sequence[Model] = ()) -> list[tuple[Operator, float]]:
-    """Build the operators with their weights; the seeds come before anything else."""
+def operators(
+    config: Config, generation_0: list[Genome], best: Mapping[str, Sequence[Genome]], models: Sequence[Model] = ()
+) -> list[tuple[Operator, float]]:
+    """Build the operators with their weights; the seeds come before anything else, another run's best before all."""
     seed_class = resolve("seed", "operators", Operator, "operators.seed")  # type: ignore[type-abstract]
-    built: list[tuple[Operator, float]] = [(build(seed_class, {}, "operators.seed", genomes=generation_0), FIRST)]
+    seed = build(seed_class, {}, "operators.seed", genomes=generation_0, best=best)
+    built: list[tuple[Operator, float]] = [(seed, FIRST)]
     for name, section in config.operators.items():
         place = f"operators.{name}"
         cls = resolve(section.type or name, "operators", Operator, f"{place}.type")  # type: ignore[type-abstract]
@@ -163,13 +169,19 @@ def operators(config: Config, generation_0: list[Genome], models: Sequence[Model
     return built
 
 
-def evaluator(config: Config, device: Device) -> Evaluator:
+def evaluator(config: Config | SweepConfig, device: Device) -> Evaluator:
     section = config.evaluator
     cls = resolve(section.type, "evaluators", Evaluator, "evaluator.type")  # type: ignore[type-abstract]
     return build(cls, section.model_extra or {}, "evaluator", device=device, baselines=tuple(config.baselines))
 
 
-def search(config: Config, problem: Problem, device: Device, models: Sequence[Model] = ()) -> Search:
+def search(
+    config: Config,
+    problem: Problem,
+    device: Device,
+    earlier: Experience | None = None,
+    models: Sequence[Model] = (),
+) -> Search:
     bodies = templates(config, problem)
     check_spaces(bodies, problem, device)
     archive = resolve(config.archive.type, "archives", Archive, "archive.type")  # type: ignore[type-abstract]
@@ -179,14 +191,10 @@ def search(config: Config, problem: Problem, device: Device, models: Sequence[Mo
             names = sorted({name for genome in bodies for name in genome.body.space.knobs})
             raise ConfigError(f"archive.axes names {axis!r}, which is no knob; choose of {', '.join(names)}")
     build(archive, arguments, "archive")  # refuse a bad section now, not at the first shape class
-    return Search(
-        problem,
-        bodies,
-        operators(config, [*bodies, *seeds(config, problem)], models),
-        lambda: build(archive, arguments, "archive"),
-        device.context(),
-        config.seed,
-    )
+    built = operators(config, [*bodies, *seeds(config, problem)], earlier.best if earlier else {}, models)
+    if earlier:
+        earlier.teach([operator for operator, _ in built])
+    return Search(problem, bodies, built, lambda: build(archive, arguments, "archive"), device.context(), config.seed)
 
 
 def campaign(config: Config, store: Store, run: Run, device: Device, reporter: Reporter) -> Campaign:
@@ -194,7 +202,7 @@ def campaign(config: Config, store: Store, run: Run, device: Device, reporter: R
     spent = store.spent(run.id)
     ledger = Ledger(config.budget.tokens, config.budget.usd, spent.tokens, spent.usd)
     asked = models(config, ledger, store)
-    searched = search(config, problem, device, asked)
+    searched = search(config, problem, device, experience(config, problem, store), asked)
     return Campaign(
         run,
         store,
@@ -218,7 +226,30 @@ def desk(store: Store, run: Run, searched: Search, ledger: Ledger, reporter: Rep
     return Desk(store, run, searched, ledger, reporter, Proposers(threads), cancel)
 
 
-def device_for(config: Config) -> Device:
+def experience(config: Config, problem: Problem, store: Store) -> Experience | None:
+    """Return what the run that `warm_start` names measured."""
+    if config.warm_start is None:
+        return None
+    return warm_start.experience(store, config.warm_start, problem, templates(config, problem))
+
+
+def sweep_body(config: SweepConfig, problem: Problem) -> Body:
+    """Return the space of a sweep: the named template with its knobs limited to the grid, the others to one value."""
+    body = template(config.sweep.space, problem, "sweep.space").body
+    defaults = {name: [value] for name, value in body.defaults.items()}
+    try:
+        return body.restricted({**defaults, **config.sweep.knobs}, "sweep.knobs")
+    except SpaceError as error:
+        raise ConfigError(str(error)) from None
+
+
+def sweep(config: SweepConfig, body: Body, store: Store, run: Run, device: Device, reporter: Reporter) -> Sweep:
+    problem = config.problem.problem()
+    grid = genomes(body, problem, device.context())
+    return Sweep(run, store, evaluator(config, device), problem, grid, reporter, config.sweep.remeasure_share)
+
+
+def device_for(config: Config | SweepConfig) -> Device:
     try:
         return devices.find(config.evaluator.device)
     except EvokernelError as error:

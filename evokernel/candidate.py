@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import pprint
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -141,6 +142,16 @@ class Body:
     @cached_property
     def digest(self) -> str:
         return digest(self.render({}))
+
+    def restricted(self, grid: Mapping[str, list[KnobValue]], where: str) -> Body:
+        """Return this body with fewer values to some knobs, a space of its own; SpaceError names what does not fit."""
+        space = self.space.restricted(grid, where)
+        knobs = {n: self.defaults[n] if self.defaults[n] in values else values[0] for n, values in space.knobs.items()}
+        lines = _lines(self.render(knobs))
+        _, node = _literal(ast.parse("\n".join(lines)), "SPACE", self.where)
+        literal = pprint.pformat(space.to_literal(), width=100, sort_dicts=False)
+        lines[node.lineno - 1 : node.end_lineno] = [f"SPACE = {literal}"]
+        return Body("\n".join(lines) + "\n", self.where)
 
     def entries(self) -> list[str]:
         """List the functions at the top level, among which the problem's entry must be."""

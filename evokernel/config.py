@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from evokernel.budget import Budget
 from evokernel.errors import ConfigError
 from evokernel.problem import Problem, Workload
+from evokernel.space import KnobValue
 
 BUILT_IN = Path(__file__).parent / "configs"
 DEFAULT_STORE = "sqlite:///runs/evokernel.db"
@@ -222,6 +223,28 @@ class Config(Section):
     budget: BudgetSection
     store: str = DEFAULT_STORE
     seed: int = 0
+    warm_start: str | None = None  # a run of the same database, whose records the search begins with
+
+
+class SweepSection(Section):
+    """A sub-grid of one space; a knob that is not named keeps its default."""
+
+    space: str
+    knobs: dict[str, Annotated[list[KnobValue], BeforeValidator(_listed), Field(min_length=1)]] = Field(min_length=1)
+    remeasure_share: float = Field(0.05, ge=0, le=1)
+
+
+class SweepConfig(Section):
+    """A whole sweep: what is measured, and on what."""
+
+    problem: ProblemSection
+    sweep: SweepSection
+    evaluator: EvaluatorSection = EvaluatorSection()
+    baselines: list[str] = Field(["sdpa"], min_length=1)
+    store: str = DEFAULT_STORE
+
+
+Mirror = TypeVar("Mirror", bound=Section)
 
 
 def locate(name: str) -> Path:
@@ -235,6 +258,11 @@ def locate(name: str) -> Path:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file, apply `key.sub=value` overrides, and validate; ConfigError names file, key, value, choices."""
+    return load_as(Config, path, overrides)
+
+
+def load_as(model: type[Mirror], path: Path, overrides: Sequence[str] = ()) -> Mirror:
+    """Read a file that `model` mirrors, as load() reads a campaign's."""
     try:
         data = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -242,10 +270,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds {type(data).__name__}; expected keys {', '.join(Config.model_fields)}")
+        raise ConfigError(f"{path}: holds {type(data).__name__}; expected keys {', '.join(model.model_fields)}")
     for override in overrides:
         _apply(data, override)
-    return validate(data, str(path))
+    return _validate(model, data, str(path))
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -264,27 +292,31 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def validate(data: dict[str, Any], where: str) -> Config:
+    return _validate(Config, data, where)
+
+
+def _validate(model: type[Mirror], data: dict[str, Any], where: str) -> Mirror:
     try:
-        return Config.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_one_line(error)}") from None
+        raise ConfigError(f"{where}: {_one_line(error, model)}") from None
 
 
-def _one_line(error: ValidationError) -> str:
+def _one_line(error: ValidationError, model: type[Section]) -> str:
     """Turn the first problem into one line: the key, the value, the choices."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"unknown key {place}; {_choices(first['loc'])}"
+        return f"unknown key {place}; {_choices(first['loc'], model)}"
     if first["type"] == "missing":
         return f"{place} is missing"
     value = repr(first["input"]) if not isinstance(first["input"], dict) else "given"
     return f"{place} is {value}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _choices(location: tuple[int | str, ...]) -> str:
+def _choices(location: tuple[int | str, ...], root: type[Section]) -> str:
     """List the keys that exist beside an unknown one."""
-    model: Any = Config
+    model: Any = root
     for part in location[:-1]:
         annotation = model.model_fields[part].annotation if part in getattr(model, "model_fields", {}) else None
         candidates = [annotation, *getattr(annotation, "__args__", ())]

@@ -123,6 +123,12 @@ class Landscape:
         return landscape
 
 
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows of equal keys as they are; the types are those of the values, and no rows make an empty file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path, compression="zstd")
+
+
 def _timing_row(timing: Timing) -> dict[str, Any]:
     return {
         "workload": timing.workload,

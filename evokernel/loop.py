@@ -117,7 +117,8 @@ class Campaign:
         return True
 
     def submit(self, candidate: Candidate, fidelity: Fidelity = Fidelity.FULL) -> None:
-        job = Job(candidate, self.parts[candidate.shape_class], fidelity)
+        bar = self.search.bar(candidate) if fidelity is Fidelity.FULL else {}
+        job = Job(candidate, self.parts[candidate.shape_class], fidelity, bar)
         self.in_flight[candidate.id] = job
         self.evaluator.submit(job)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from evokernel.budget import Spent
@@ -95,6 +99,78 @@ class Plain(Reporter):
         if time.monotonic() - self.shown_at >= PLAIN_EVERY_S:
             self.shown_at = time.monotonic()
             self.note(progress.line())
+
+
+class Journal(Reporter):
+    """One JSON object a line and event, appended to a file: for programs, and to see later what happened when."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = path.open("a", buffering=1)  # a line is written whole, and before the next event
+
+    def event(self, name: str, **facts: Any) -> None:
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+        print(json.dumps({"time": moment, "event": name, **facts}, default=str), file=self.file)
+
+    def close(self) -> None:
+        self.file.close()
+
+    def start(self, run: Run, slots: int) -> None:
+        self.event("started", run=run.name, slots=slots, process=os.getpid())
+
+    def note(self, text: str) -> None:
+        self.event("note", text=text)
+
+    def update(self, progress: Progress) -> None:
+        return None
+
+    def evaluated(self, record: Record, score: float | None, improved: bool) -> None:
+        candidate, measured = record.candidate, record.measurement
+        self.event(
+            "evaluated",
+            measurement=record.id,
+            candidate=candidate.id,
+            shape_class=candidate.shape_class,
+            operator=candidate.operator,
+            fidelity=measured.fidelity,
+            outcome=measured.outcome,
+            message=measured.message[:200],
+            score=score,
+            improved=improved,
+            seconds=round(measured.seconds, 4),
+            device_seconds=round(measured.device_seconds, 4),
+            worker=measured.worker,
+        )
+
+    def finish(self, progress: Progress, status: str, reason: str) -> None:
+        self.event("ended", status=status, reason=reason, **asdict(progress.spent), outcomes=dict(progress.outcomes))
+
+
+class Several(Reporter):
+    """Passes everything on to each of several reporters."""
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self.reporters = reporters
+
+    def start(self, run: Run, slots: int) -> None:
+        for reporter in self.reporters:
+            reporter.start(run, slots)
+
+    def note(self, text: str) -> None:
+        for reporter in self.reporters:
+            reporter.note(text)
+
+    def update(self, progress: Progress) -> None:
+        for reporter in self.reporters:
+            reporter.update(progress)
+
+    def evaluated(self, record: Record, score: float | None, improved: bool) -> None:
+        for reporter in self.reporters:
+            reporter.evaluated(record, score, improved)
+
+    def finish(self, progress: Progress, status: str, reason: str) -> None:
+        for reporter in self.reporters:
+            reporter.finish(progress, status, reason)
 
 
 class Live(Reporter):

@@ -9,7 +9,7 @@ from typing import Any
 
 from evokernel.archives import Archive, Entry
 from evokernel.candidate import Candidate, Genome
-from evokernel.measurement import Fidelity, Measurement, Record, score
+from evokernel.measurement import Fidelity, Measurement, Record, partial_score, score, workload_speedups
 from evokernel.operators import Operator, Parent, Plan, Proposal, ProposalError
 from evokernel.problem import Problem, ShapeClass
 
@@ -229,11 +229,24 @@ class Search:
         trial = state.trials.get(candidate.genome.body.digest)
         if trial is not None and value is not None and (trial.best is None or value > trial.best.score):
             trial.best = Entry(record, value)
-        # A screening pass says too little to learn from; the full measurement follows.
+        if record.measurement.given_up:
+            value = partial_score(record.measurement, state.problem)  # what is known of it is bad enough
         if candidate.id not in state.learnt and (value is not None or not record.measurement.passed):
             state.learnt.add(candidate.id)
             for operator, _ in self.operators:
                 operator.learn(record, value)
+
+    def bar(self, candidate: Candidate) -> dict[str, float]:
+        """Return what a candidate must come near: its class's leader by workload.
+
+        Nothing for the leader itself, and for an edited body that has not been tuned yet.
+        """
+        state = self.states[candidate.shape_class]
+        trial = state.trials.get(candidate.genome.body.digest)
+        untuned = trial is not None and (trial.best is None or trial.open)
+        if state.leader is None or candidate.id in state.scores or untuned:
+            return {}
+        return workload_speedups(state.measurements[state.leader], held_out=False)
 
     def remeasure(self) -> Candidate | None:
         """Return a leader that too few measurements stand behind, or None. Each is returned once per measurement."""

@@ -189,15 +189,17 @@ class SearchSpace:
         return math.prod(len(values) for values in self.knobs.values())
 
     def restricted(self, grid: Mapping[str, list[KnobValue]], where: str) -> SearchSpace:
-        """Return this space with some knobs limited to the given values."""
+        """Return this space with some knobs limited to the given values; these keep the order they have here."""
         for name, values in grid.items():
             if name not in self.knobs:
                 raise SpaceError(f"{where}: unknown knob {name!r}; knobs: {', '.join(self.knobs)}")
+            if len(set(values)) != len(values):
+                raise SpaceError(f"{where}: knob {name!r} lists a value twice: {values!r}")
             for value in values:
-                if value not in self.knobs[name]:
+                if not any(value == v and type(value) is type(v) for v in self.knobs[name]):
                     choices = ", ".join(map(repr, self.knobs[name]))
                     raise SpaceError(f"{where}: knob {name} has no value {value!r}; choose of {choices}")
-        knobs = {name: tuple(grid.get(name, values)) for name, values in self.knobs.items()}
+        knobs = {name: tuple(v for v in values if v in grid.get(name, values)) for name, values in self.knobs.items()}
         return SearchSpace(self.op, self.backend, knobs, self.conditions, self.constraints)
 
     def why_empty(self, context: Mapping[str, Any]) -> str:

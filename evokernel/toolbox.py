@@ -173,5 +173,7 @@ def enough(measurements: Sequence[Measurement], fidelity: Fidelity) -> Measureme
     failures = [m for m in measurements if not m.passed]
     if failures:
         return failures[-1]
-    fits = [m for m in measurements if fidelity is Fidelity.SCREEN or m.fidelity is not Fidelity.SCREEN]
+    fits = [
+        m for m in measurements if fidelity is Fidelity.SCREEN or m.given_up or m.fidelity is not Fidelity.SCREEN
+    ]  # fmt: skip
     return fits[-1] if fits else None

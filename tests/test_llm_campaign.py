@@ -15,7 +15,7 @@ from evokernel.llm.scripted import called
 from evokernel.measurement import Fidelity, Outcome, score
 from evokernel.reporters import Silent
 from evokernel.store import Store, exchange
-from evokernel.worker.parent import Worker
+from evokernel.worker.parent import CpuWorker
 from tests.llm.server import Answer, serving, wait_for
 from tests.toys import PROBLEM, RIGHT
 
@@ -291,7 +291,7 @@ def test_the_key_reaches_no_child_of_the_evaluator():
     looking = RIGHT.replace("import numpy as np\n", "import os\nimport numpy as np\n").replace(
         "    return torch.tensor(out", "    out = out + 9 * ('TEST_KEY' in os.environ)\n    return torch.tensor(out"
     )
-    worker = Worker(devices.cpu(), "fp32", ("sdpa",), guarded=False)
+    worker = CpuWorker(devices.cpu(), "fp32", ("sdpa",), guarded=False)
     try:
         assert "TEST_KEY" in os.environ
         found = worker.measure(looking, "numba", PROBLEM, Fidelity.SCREEN)

@@ -236,13 +236,43 @@ def test_operators_hear_of_each_candidate_once_when_it_starts_and_once_when_it_i
     assert listener.heard == [(1, pytest.approx(2.0)), (2, None)]
 
 
-def test_a_screening_pass_is_not_mistaken_for_a_failure():
+def test_a_candidate_that_was_given_up_teaches_its_partial_score_and_never_leads():
     listener = Listening()
     bench = Bench(search(operators=[(listener, 1.0)]))
-    screened = bench.step(passed(2.0, fidelity=Fidelity.SCREEN))
-    assert listener.heard == []
-    bench.finish(screened.candidate, passed(2.0))
+    bench.step(passed(2.0, fidelity=Fidelity.SCREEN, resources={"stopped_early": "w: 2.000"}))
     assert listener.heard == [(1, pytest.approx(2.0))]
+    assert bench.search.best(CLASS) is None
+
+
+def test_a_check_teaches_nothing_and_the_times_that_follow_do():
+    listener = Listening()
+    bench = Bench(search(operators=[(listener, 1.0)]))
+    checked = bench.step(passed(9.0, fidelity=Fidelity.SCREEN))
+    assert listener.heard == []
+    bench.finish(checked.candidate, passed(2.0))
+    assert listener.heard == [(1, pytest.approx(2.0))]
+
+
+def test_an_edited_body_need_not_come_near_the_leader_until_it_has_been_tuned():
+    bench = Bench(search(operators=[(Seed([genome()]), FIRST), (Tune("random"), 1.0)]))
+    leader = bench.step(passed(2.0)).candidate
+    edited = edited_by_hand(bench, leader)
+    assert bench.search.bar(edited) == {}
+    bench.finish(edited, passed(0.1))
+    other = edited_by_hand(bench, leader, lanes=8)
+    assert bench.search.bar(other) == {}
+    while bench.search.states[CLASS.name].trials[EDITED.digest].open:
+        bench.step(passed(0.1))
+    assert bench.search.bar(other) != {}
+
+
+def test_a_new_candidate_must_come_near_the_leader_and_the_leader_near_nobody():
+    bench = Bench(search())
+    leader = bench.step(passed(2.0)).candidate
+    other = bench.step(passed(1.0)).candidate
+    assert bench.search.bar(leader) == {}
+    bar = bench.search.bar(replace(other, id=77))
+    assert list(bar.values()) == [pytest.approx(2.0)]
 
 
 def test_nothing_leads_before_anything_has_passed():

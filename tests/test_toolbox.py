@@ -72,6 +72,8 @@ def test_a_failure_answers_any_question_and_a_check_none_that_asks_for_times():
     assert enough([checked], Fidelity.FULL) is None
     assert enough([checked, timed], Fidelity.FULL) is timed
     assert enough([wrong], Fidelity.FULL) is wrong
+    given_up = passed(0.5, fidelity=Fidelity.SCREEN, resources={"stopped_early": "w: 0.500"})
+    assert enough([checked, given_up], Fidelity.FULL) is given_up
 
 
 def test_a_gpu_kernel_is_compiled_with_its_facts_and_a_forbidden_one_is_not():

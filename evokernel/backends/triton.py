@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,7 @@ def dry_run(target: Target) -> Iterator[DryRun]:
         with redirect_stdout(printed):  # where Triton prints ptxas's log, and the whole PTX when ptxas fails
             kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
         if kernel.hash not in done.kernels:
+            build_launcher(kernel, target)
             done.kernels[kernel.hash] = kernel
             done.logs[kernel.hash] = printed.getvalue()
         return kernel
@@ -82,6 +85,27 @@ def dry_run(target: Target) -> Iterator[DryRun]:
         finally:
             JITFunction.run = launch
             driver.set_active(None)
+
+
+def build_launcher(kernel: Any, target: Target) -> None:
+    """Build what Triton launches a kernel through, where this machine has the driver's library to link with.
+
+    It goes into the cache beside the kernel, so that the process with the GPU needs no C compiler.
+    """
+    if target.backend == "cuda" and has_libcuda():
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(kernel.src, kernel.metadata)
+
+
+@lru_cache(maxsize=1)
+def has_libcuda() -> bool:
+    from triton.backends.nvidia.driver import library_dirs
+
+    try:
+        return bool(library_dirs())
+    except (AssertionError, OSError, subprocess.CalledProcessError):
+        return False
 
 
 def meta_inputs(workload: Workload, dtype: str, heads_inside: bool = False) -> tuple[Any, Any, Any]:

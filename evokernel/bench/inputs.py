@@ -15,7 +15,8 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def _normal(workload: Workload, generator: torch.Generator) -> Tensors:
     def draw(heads: int, length: int) -> torch.Tensor:
-        return torch.randn(workload.batch, heads, length, workload.head_dim, generator=generator)
+        shape = (workload.batch, heads, length, workload.head_dim)
+        return torch.randn(shape, generator=generator, device=generator.device)
 
     return (
         draw(workload.heads, workload.seq_q),
@@ -28,8 +29,8 @@ def outlier(workload: Workload, generator: torch.Generator) -> Tensors:
     """One element in a thousand has a hundred times the variance, as in FlashAttention-3's test (section 4.3)."""
 
     def spike(x: torch.Tensor) -> torch.Tensor:
-        rare = torch.rand(x.shape, generator=generator) < 1e-3
-        return x + 10 * torch.randn(x.shape, generator=generator) * rare
+        rare = torch.rand(x.shape, generator=generator, device=x.device) < 1e-3
+        return x + 10 * torch.randn(x.shape, generator=generator, device=x.device) * rare
 
     q, k, v = _normal(workload, generator)
     return spike(q), spike(k), spike(v)
@@ -44,21 +45,22 @@ def large_logits(workload: Workload, generator: torch.Generator) -> Tensors:
 def ascending(workload: Workload, generator: torch.Generator) -> Tensors:
     """The maximum grows from key to key, so that every tile rescales."""
     q, k, v = _normal(workload, generator)
-    ramp = torch.linspace(0.0, 4.0, workload.seq_kv)[None, None, :, None]
+    ramp = torch.linspace(0.0, 4.0, workload.seq_kv, device=q.device)[None, None, :, None]
     return q.abs(), k.abs() * 0.2 + ramp, v
 
 
 def needle(workload: Workload, generator: torch.Generator) -> Tensors:
     """Far keys that decide the result: one in each 64 keys matches the queries, with a large value beside it."""
     q, k, v = _normal(workload, generator)
-    direction = torch.randn(workload.head_dim, generator=generator)
+    direction = torch.randn(workload.head_dim, generator=generator, device=q.device)
     direction /= direction.norm()
     q = 0.3 * q + 6 * direction
-    places = torch.arange(0, workload.seq_kv, 64) + int(torch.randint(0, 64, (1,), generator=generator))
+    first = int(torch.randint(0, 64, (1,), generator=generator, device=q.device))
+    places = torch.arange(0, workload.seq_kv, 64, device=q.device) + first
     places = places[places < workload.seq_kv]
-    strength = torch.rand(len(places), generator=generator)[:, None] + 1
+    strength = torch.rand(len(places), generator=generator, device=q.device)[:, None] + 1
     k[:, :, places] = 3 * strength * direction
-    v[:, :, places] += 4 * torch.randn(len(places), workload.head_dim, generator=generator)
+    v[:, :, places] += 4 * torch.randn(len(places), workload.head_dim, generator=generator, device=q.device)
     return q, k, v
 
 
@@ -71,9 +73,9 @@ FAMILIES: dict[str, Callable[[Workload, torch.Generator], Tensors]] = {
 }
 
 
-def draw(family: str, workload: Workload, dtype: str, seed: int) -> Tensors:
+def draw(family: str, workload: Workload, dtype: str, seed: int, device: str = "cpu") -> Tensors:
     """Draw Q, K, V (B, H, S, D) of a family, rounded to the dtype."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     q, k, v = FAMILIES[family](workload, generator)
     return q.to(DTYPES[dtype]), k.to(DTYPES[dtype]), v.to(DTYPES[dtype])
 
@@ -91,6 +93,11 @@ class Layout:
         """Return the physical shape for a logical B, H, S, D."""
         b, h, s, d = shape
         return (b, s + self.pad, h, d + self.pad) if self.heads_inside else (b, h, s + self.pad, d + self.pad)
+
+    def filler_for(self, dtype: torch.dtype) -> float:
+        """Return the filler, or the largest number that the dtype has."""
+        largest = torch.finfo(dtype).max
+        return largest if self.filler > largest else self.filler
 
     def view(self, memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the logical B, H, S, D tensor inside a physical one."""

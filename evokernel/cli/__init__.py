@@ -33,11 +33,12 @@ def root(
 
 
 def _register() -> None:
-    from evokernel.cli import campaign, compile, inspect, kernel, machine, mcp, submit
+    from evokernel.cli import campaign, compile, experiments, inspect, kernel, lifecycle, machine, mcp, submit, sweep
 
-    for module in (campaign, inspect, submit, mcp, kernel, compile, machine):
+    for module in (campaign, sweep, inspect, experiments, submit, mcp, kernel, compile, machine, lifecycle):
         for name, command in module.COMMANDS.items():
             app.command(name)(command)
+    app.add_typer(lifecycle.db, name="db")
 
 
 _register()

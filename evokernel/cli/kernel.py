@@ -77,18 +77,18 @@ def _measured(
     from evokernel.config import load, locate
     from evokernel.errors import EvokernelError
     from evokernel.measurement import Fidelity
-    from evokernel.worker.parent import Worker
+    from evokernel.worker.start import start
 
     settings = load(locate(config), override or [])
     problem = settings.problem.problem()
     device = assemble.device_for(settings)
     source, backend = _source(file, problem.entry)
-    if backend != "numba":
+    if device.kind == "cpu" and backend != "numba":
         raise EvokernelError(
             f"{file} is a {backend} kernel: it cannot be checked or timed on {device.model}; "
             f"see what it compiles to with: evokernel compile {file} --target cuda:90"
         )
-    worker = Worker(device, problem.dtype, tuple(settings.baselines), guarded=False)
+    worker = start(device, problem.dtype, tuple(settings.baselines), guarded=False)
     try:
         results = []
         for shape_class in problem.shape_classes():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from evokernel.candidate import Candidate
 from evokernel.measurement import Fidelity, Measurement
@@ -18,6 +19,7 @@ class Job:
     candidate: Candidate
     problem: Problem
     fidelity: Fidelity = Fidelity.FULL
+    bar: Mapping[str, float] = field(default_factory=dict)  # the incumbent's speedups by workload; none: no early stop
 
 
 class Evaluator(ABC):

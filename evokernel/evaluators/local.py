@@ -1,12 +1,14 @@
-"""Measure candidates on this machine: one worker process per slot, each with children of its own."""
+"""Measure candidates on this machine: worker processes on its cores, or one for its GPU."""
 
 from __future__ import annotations
 
 import multiprocessing
 import shutil
 import tempfile
+import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,50 +16,81 @@ from typing import Any
 
 from evokernel.bench import baselines as known_baselines
 from evokernel.devices import Device
-from evokernel.errors import DeviceError
 from evokernel.evaluators import Evaluator, Job
 from evokernel.measurement import Measurement, Outcome, failed
 
 RETRIES = 1  # a job whose worker died is given to another once
-DEFAULT_SLOTS = 2  # one compiles while the other times
+DEFAULT_SLOTS = {"cpu": 2, "cuda": 10}  # one times while the others compile, or wait for their turn
 
 
-def serve(pipe: Connection, folder: Path, device: Device, dtype: str, baselines: tuple[str, ...]) -> None:
-    """Be a worker process: measure jobs from the pipe until it closes."""
+def serve(
+    pipe: Connection, folder: Path, together: int, device: Device, dtype: str, baselines: tuple[str, ...]
+) -> None:
+    """Be a worker process: measure jobs from the pipe, up to `together` at once, until it closes."""
     import signal
 
-    from evokernel.worker.parent import Worker
+    from evokernel.worker.start import start
     from evokernel.worker.zygote import die_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
-    worker = Worker(device, dtype, baselines, folder=folder)
+    worker = start(device, dtype, baselines, folder=folder)
+    sending = threading.Lock()
+
+    def answer(number: int, job: Job) -> None:
+        genome = job.candidate.genome
+        try:
+            found: Any = worker.measure(genome.source, genome.body.space.backend, job.problem, job.fidelity, job.bar)
+        except Exception as error:  # ours: the driver is to see it
+            found = error
+        with sending:
+            pipe.send((number, found))
+
+    threads = ThreadPoolExecutor(together) if together > 1 else None
     try:
         while True:
-            job: Job = pipe.recv()
-            genome = job.candidate.genome
-            pipe.send(worker.measure(genome.source, genome.body.space.backend, job.problem, job.fidelity))
+            number, job = pipe.recv()
+            if threads:
+                threads.submit(answer, number, job)
+            else:
+                answer(number, job)
     except (EOFError, BrokenPipeError):
         worker.close()
 
 
 class Slot:
-    """A worker process and the job it holds."""
+    """A worker process and the jobs it holds."""
 
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, together: int, arguments: tuple[Any, ...]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.folder = Path(tempfile.mkdtemp(prefix="evokernel-"))
-        self.process: BaseProcess = context.Process(target=serve, args=(theirs, self.folder, *arguments), daemon=True)
+        self.process: BaseProcess = context.Process(
+            target=serve, args=(theirs, self.folder, together, *arguments), daemon=True
+        )
         self.process.start()
         theirs.close()
-        self.job: Job | None = None
-        self.attempts = 0
+        self.together = together
+        self.jobs: dict[int, tuple[Job, int]] = {}  # by number, with the attempts before
+        self.given = 0
+
+    @property
+    def free(self) -> bool:
+        return len(self.jobs) < self.together
 
     def give(self, job: Job, attempts: int) -> None:
-        self.job, self.attempts = job, attempts
-        self.pipe.send(job)
+        self.given += 1
+        self.jobs[self.given] = (job, attempts)
+        self.pipe.send((self.given, job))
+
+    def take(self) -> tuple[Job, Measurement]:
+        """Return what it has finished; EOFError or OSError when it has died."""
+        number, found = self.pipe.recv()
+        job, _ = self.jobs.pop(number)
+        if isinstance(found, Exception):
+            raise found
+        return job, found
 
     def kill(self) -> None:
         self.process.kill()
@@ -67,19 +100,19 @@ class Slot:
 
 
 class Local(Evaluator):
-    """`slots` workers on one device. A worker that dies costs at most the job in flight, which is tried once more."""
+    """`slots` jobs at once on one device: a worker process each on the cores of this machine, one for all on a GPU.
 
-    def __init__(self, device: Device, baselines: tuple[str, ...] = ("sdpa",), slots: int = DEFAULT_SLOTS) -> None:
-        if slots < 1:
+    A worker that dies costs at most the jobs it held, and each of those is tried once more.
+    """
+
+    def __init__(self, device: Device, baselines: tuple[str, ...] = ("sdpa",), slots: int | None = None) -> None:
+        self.slots = DEFAULT_SLOTS[device.kind] if slots is None else slots
+        if self.slots < 1:
             raise ValueError(f"slots is {slots}; at least 1")
-        if device.kind != "cpu":
-            raise DeviceError(
-                "evaluator.type 'local' times CPU candidates in this version; set evaluator.device to cpu"
-            )
-        known_baselines.check_names(baselines)
+        known_baselines.check_names(baselines, device.kind)
         self.device = device
         self.baselines = baselines
-        self.slots = slots
+        self.together = self.slots if device.kind == "cuda" else 1
         self.dtype = ""  # the first job's: workers keep secrets and references of one
         self.workers: list[Slot] = []
         self.queue: deque[tuple[Job, int]] = deque()
@@ -94,9 +127,9 @@ class Local(Evaluator):
     def _hand_out(self) -> None:
         while self.queue:
             job, attempts = self.queue[0]
-            free = next((slot for slot in self.workers if slot.job is None), None)
-            if free is None and len(self.workers) < self.slots:
-                free = Slot((self.device, job.problem.dtype, self.baselines))
+            free = next((slot for slot in self.workers if slot.free), None)
+            if free is None and len(self.workers) * self.together < self.slots:
+                free = Slot(self.together, (self.device, job.problem.dtype, self.baselines))
                 self.workers.append(free)
             if free is None:
                 return
@@ -104,20 +137,18 @@ class Local(Evaluator):
             try:
                 free.give(job, attempts)
             except (BrokenPipeError, OSError):
-                continue  # its death is seen, and the job saved, by wait()
+                return  # its death is seen, and the job saved, by wait()
 
     def wait(self, timeout_s: float) -> list[tuple[Job, Measurement]]:
         finished: list[tuple[Job, Measurement]] = []
         deadline = time.monotonic() + timeout_s
-        while not finished and any(slot.job for slot in self.workers):
-            busy = {slot.pipe: slot for slot in self.workers if slot.job}
+        while not finished and any(slot.jobs for slot in self.workers):
+            busy = {slot.pipe: slot for slot in self.workers if slot.jobs}
             ready = wait(list(busy), timeout=max(0.0, deadline - time.monotonic()))
             for pipe in ready:
                 slot = busy[pipe]  # type: ignore[index]
-                assert slot.job is not None
                 try:
-                    finished.append((slot.job, slot.pipe.recv()))
-                    slot.job = None
+                    finished.append(slot.take())
                 except (EOFError, OSError):
                     self._replace(slot, finished)
             self._hand_out()
@@ -126,14 +157,14 @@ class Local(Evaluator):
         return finished
 
     def _replace(self, slot: Slot, finished: list[tuple[Job, Measurement]]) -> None:
-        """Drop a worker that died; its job is tried once more, then given up."""
-        assert slot.job is not None
+        """Drop a worker that died; its jobs are tried once more, then given up."""
         self.workers.remove(slot)
         slot.kill()
-        if slot.attempts < RETRIES:
-            self.queue.appendleft((slot.job, slot.attempts + 1))
-        else:
-            finished.append((slot.job, failed(Outcome.CRASHED, "two workers died while measuring it")))
+        for job, attempts in reversed(slot.jobs.values()):
+            if attempts < RETRIES:
+                self.queue.appendleft((job, attempts + 1))
+            else:
+                finished.append((job, failed(Outcome.CRASHED, "two workers died while measuring it")))
 
     def close(self) -> None:
         for slot in self.workers:

@@ -93,7 +93,7 @@ def migrations() -> Config:
     return config
 
 
-def open_engine(url: str, *, create: bool, read_only: bool = False) -> Engine:
+def open_engine(url: str, *, create: bool, read_only: bool = False, migrate: bool = True) -> Engine:
     """Open and migrate; StoreError in one line when there is nothing to open, or it is not ours, or it is newer."""
     parsed = parse(url)
     path = sqlite_file(parsed)
@@ -106,7 +106,7 @@ def open_engine(url: str, *, create: bool, read_only: bool = False) -> Engine:
         with engine.connect() as connection:
             current = _revision(connection, parsed)
         head = ScriptDirectory.from_config(migrations()).get_current_head()
-        if current == head:
+        if current == head or not migrate:
             return engine
         if read_only:
             raise StoreError(f"{parsed} has schema {current}, older than {head}; open it once for writing")

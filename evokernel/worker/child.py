@@ -22,6 +22,10 @@ from evokernel.worker.arena import Arena, place_from_json
 ERROR_CHARACTERS = 4000
 
 
+class CaptureError(Exception):
+    """The call cannot be recorded as a graph of GPU work."""
+
+
 def backend(name: str) -> Backend:
     """Return the backend that SPACE['backend'] names."""
     import importlib
@@ -35,10 +39,10 @@ def backend(name: str) -> Backend:
 class Serving:
     """Answers the parent's requests until the socket closes."""
 
-    def __init__(self, end: socket.socket, arena: Arena, device: Device) -> None:
+    def __init__(self, end: socket.socket, device: Device, arena: Arena) -> None:
         self.end = end
-        self.arena = arena
         self.device = device
+        self.arena = arena
         self.backend: Backend | None = None
         self.entry: Callable[..., Any] | None = None
         self.bound: dict[str, torch.Tensor] = {}
@@ -54,6 +58,8 @@ class Serving:
                 reply = getattr(self, "do_" + request.pop("op"))(**request) or {}
             except CompileError as error:
                 reply = {"error": str(error)[:ERROR_CHARACTERS], "kind": "compile"}
+            except CaptureError as error:
+                reply = {"error": str(error)[:ERROR_CHARACTERS], "kind": "capture"}
             except BaseException as error:  # even SystemExit is the candidate's own failure
                 reply = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS], "kind": "runtime"}
             try:
@@ -82,16 +88,28 @@ class Serving:
         self.arguments = arguments
 
     def do_run(self) -> None:
+        """Call once, and put what comes back where the parent reads it."""
+        self.keep(*self.call())
+
+    def call(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the entry function's outputs, of the types and shapes that were asked for."""
         assert self.entry is not None
         bound = self.bound
         out, lse = self.entry(bound["q"], bound["k"], bound["v"], **self.arguments)
-        self._keep("out", out)
+        require("out", out, bound["out"])
         if lse is not None:
-            self._keep("lse", lse)
+            require("lse", lse, bound["lse"])
+        return out, lse
 
-    def _keep(self, name: str, value: Any) -> None:
-        place = self.bound[name]
-        if type(value) is not torch.Tensor or value.shape != place.shape or value.dtype != place.dtype:
-            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise TypeError(f"{name} is {found}; expected {place.dtype} {tuple(place.shape)}")
-        place.copy_(value)
+    def keep(self, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        self.bound["out"].copy_(out)
+        if lse is not None:
+            self.bound["lse"].copy_(lse)
+
+
+def require(name: str, value: Any, place: torch.Tensor) -> None:
+    """Raise TypeError unless a value is a plain tensor like the one it is to be copied to."""
+    like = value.shape == place.shape and value.dtype == place.dtype if type(value) is torch.Tensor else False
+    if not like or value.device != place.device:
+        found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise TypeError(f"{name} is {found}; expected {place.dtype} {tuple(place.shape)}")

@@ -228,7 +228,8 @@ class _Zygote:
         environment = {name: os.environ[name] for name in (*KEPT_VARIABLES, *KEPT_TOOLS) if name in os.environ}
         # One thread: what forks must have no other, and the pool's slots use the cores.
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment |= {"PYTHONHASHSEED": "0"}
+        # Nothing here may hold a device, or its memory, while candidates are timed.
+        environment |= {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "-1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evokernel.worker.compile_zygote", str(theirs.fileno()), target.name],
             pass_fds=(theirs.fileno(),),

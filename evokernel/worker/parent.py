@@ -7,31 +7,57 @@ import random
 import secrets
 import signal
 import time
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from evokernel import devices
 from evokernel.bench import baselines, guard
 from evokernel.devices import Device
 from evokernel.measurement import Fidelity, Measurement, Outcome, failed
 from evokernel.problem import Problem, Workload
 from evokernel.worker import sandbox, wire
-from evokernel.worker.arena import Arena
+from evokernel.worker.arena import Arena, HostArena
 from evokernel.worker.lease import Lease
 from evokernel.worker.processes import Child, Zygote
 from evokernel.worker.provenance import environment
-from evokernel.worker.session import BaselineLost, Bound, Failed, Incorrect, Player, Pools, printable
-from evokernel.worker.timing import Taken, Timer, TooFast
+from evokernel.worker.session import BaselineLost, Bound, Dishonest, Failed, Incorrect, Player, Pools, printable
+from evokernel.worker.timing import Disturbed, Effort, Taken, Timer, TooFast
 
 ARENA_BYTES = 1 << 30  # address space; pages are taken as tensors are placed
 COMPILE_LIMIT_S = 60.0
-CHECK_LIMIT_S = 5.0  # for one call on a small case
+Facts = dict[str, Any]
 
 
-class Worker:
-    """The trusted side. Holds the oracle, the secrets, the clock and the verdict; one per slot."""
+@dataclass(frozen=True)
+class Trial:
+    """What is to be measured, and how."""
+
+    source: str
+    backend: str
+    problem: Problem
+    fidelity: Fidelity
+    bar: Mapping[str, float]
+
+    def chosen(self) -> list[tuple[Workload, bool]]:
+        """Return what is to be timed, and whether it is held out."""
+        searched = [(w, False) for w in self.problem.workloads]
+        if self.fidelity is Fidelity.SCREEN:
+            return searched[:1]
+        return searched + [(w, True) for w in self.problem.held_out if self.fidelity is Fidelity.VERIFY]
+
+
+class Worker(ABC):
+    """The trusted side. Holds the oracle, the secrets, the clock and the verdict; one a GPU, or a slot of the CPU."""
+
+    player_type: type[Player] = Player
+    check_limit_s = 5.0  # for one call on a small case
+    cores: int  # or multiprocessors, as candidates are told
 
     def __init__(
         self,
@@ -42,100 +68,139 @@ class Worker:
         guarded: bool = True,
         folder: Path | None = None,  # for the children's homes; whoever may kill this process removes it
     ) -> None:
-        baselines.check_names(baseline_names)
+        baselines.check_names(baseline_names, device.kind)
         # This process writes inputs between timed calls; threads of its own would spin on the cores being timed.
         torch.set_num_threads(1)
         sandbox.hide_memory()  # it holds the secrets, and its environment may hold keys
         self.device = device
         self.dtype = dtype
         self.guarded = guarded
-        self.cores = device.num_sms
-        self.zygote = Zygote(device, threads=self.cores, folder=folder)
-        self.arena = Arena(ARENA_BYTES)
-        self.lease = Lease(device)
-        self.rng = random.Random(secrets.randbits(64))  # not from the run's seed: candidates must not foresee inputs
-        self.pools = Pools(dtype, self.rng)
-        self.timer = Timer(self.arena, self.pools, device.roofline(dtype), baseline_names, self.rng)
         self.baseline_names = baseline_names
-        self.baseline = self.zygote.fork(self.arena, trusted=True)
+        self.rng = random.Random(secrets.randbits(64))  # not from the run's seed: candidates must not foresee inputs
+        self.pools = Pools(dtype, self.rng, device.kind)
+        self.zygote = Zygote(device, threads=devices.cpu_count(), folder=folder)
+        self.arena = self.make_arena()
+        self.timer = self.make_timer()
+        self.baseline = self.start_baseline()
 
     def close(self) -> None:
         self.baseline.kill()
         self.zygote.close()
         self.arena.close()
 
-    def measure(self, source: str, backend: str, problem: Problem, fidelity: Fidelity) -> Measurement:
-        """Return what this device says about a rendered candidate. Never raises for the candidate's faults."""
+    @abstractmethod
+    def make_arena(self) -> Arena:
+        """Return the memory that children share."""
+
+    @abstractmethod
+    def make_timer(self) -> Timer:
+        """Return what times on this kind of device."""
+
+    @abstractmethod
+    def start_baseline(self) -> Child:
+        """Return the trusted child that runs the baselines."""
+
+    @abstractmethod
+    def tried(self, trial: Trial) -> Measurement:
+        """Compile, and hand a child to judged(); every failure of the candidate's is a value."""
+
+    @abstractmethod
+    def checking(self) -> AbstractContextManager[None]:
+        """Hold what a check needs of the device."""
+
+    @abstractmethod
+    def timing(self) -> AbstractContextManager[None]:
+        """Hold the device alone."""
+
+    def measure(
+        self,
+        source: str,
+        backend: str,
+        problem: Problem,
+        fidelity: Fidelity,
+        bar: Mapping[str, float] | None = None,
+    ) -> Measurement:
+        """Return what this device says about a rendered candidate. Never raises for the candidate's faults.
+
+        `bar` holds the incumbent's speedup by workload: a full measurement stops at the first on which the candidate is
+        clearly worse, and is then one of screening.
+        """
         if problem.dtype != self.dtype:
             raise ValueError(f"the problem's dtype is {problem.dtype}; this worker measures {self.dtype}")
         started = time.monotonic()
         if self.guarded and (broken := guard.violation(source, backend)):
             measurement = failed(Outcome.REJECTED, broken)
         else:
-            child = self.zygote.fork(self.arena)
-            measurement = self._in_child(child, source, backend, problem, fidelity)
+            measurement = self.tried(Trial(source, backend, problem, fidelity, bar or {}))
         return replace(
             measurement,
-            fidelity=fidelity,
+            fidelity=Fidelity.SCREEN if measurement.resources.get("stopped_early") else fidelity,
             seconds=time.monotonic() - started,
-            environment=environment(self.device, problem, source, self.baseline_names),
+            environment={
+                **environment(self.device, problem, source, self.baseline_names),
+                **self.surroundings(),
+            },
         )
 
-    def _in_child(self, child: Child, source: str, backend: str, problem: Problem, fidelity: Fidelity) -> Measurement:
-        """Compile, check and time in a child; every way in which it can fail becomes an outcome here."""
+    def judged(self, child: Child, load: Callable[[Player], Facts], trial: Trial) -> Measurement:
+        """Load, check and time in a child; every way in which it can fail becomes an outcome here."""
         stage = "loading"
-        facts: dict[str, Any] = {}
+        facts: Facts = {}
         errors: dict[str, float] = {}
         printed = ""
-        player = Player(child, COMPILE_LIMIT_S)
+        held_s = 0.0
+        player = self.player_type(child, COMPILE_LIMIT_S)
         try:
             try:
-                with self.lease.shared():
-                    stage = "compiling"
-                    facts = self._compile(player, source, backend, problem)
-                    stage = "checking"
-                    self.check(player, problem, errors)
-                stage = "timing"
-                held = time.monotonic()
-                taken = self._time(player, problem, fidelity, errors)
+                stage = "compiling"
+                facts = load(player)
+                stage = "checking"
+                with self.checking():
+                    held = time.monotonic()
+                    try:
+                        self.check(player, trial.problem, errors)
+                        facts["check_s"] = round(time.monotonic() - held, 3)
+                        stage = "timing"
+                        taken = self.timed(player, trial, errors)
+                    finally:
+                        child.kill()  # before anyone else's timing
+                        held_s = time.monotonic() - held
                 return Measurement(
                     Outcome.PASSED,
                     timings=tuple(t.timing for t in taken),
                     errors=errors,
-                    resources={
-                        **facts,
-                        "baseline_drift": round(max(t.drift for t in taken), 3),
-                        "foreign_cores": round(max(t.foreign_cores for t in taken), 2),
-                    },
-                    device_seconds=time.monotonic() - held,
+                    resources={**facts, **_how(taken, trial)},
+                    device_seconds=held_s,
                 )
             finally:
-                printed = printable(child.output())
                 status = child.kill()
+                printed = printable(child.output())
         except Incorrect as wrong:
-            return failed(Outcome.INCORRECT, str(wrong), resources=facts, errors=errors)
-        except TooFast as impossible:
-            return failed(Outcome.CHEATED, str(impossible), resources=facts, errors=errors)
+            failure = Outcome.INCORRECT, str(wrong)
+        except (TooFast, Dishonest) as impossible:
+            failure = Outcome.CHEATED, str(impossible)
+        except Disturbed as loud:
+            failure = Outcome.REJECTED, f"void: {loud}"
         except Failed as error:
-            outcome = Outcome.COMPILE_ERROR if error.kind == "compile" else Outcome.RUNTIME_ERROR
-            return failed(outcome, f"{stage}: {error}", resources=facts)
+            failure = FAILURES.get(error.kind, Outcome.RUNTIME_ERROR), f"{stage}: {error}"
         except wire.Late:
-            return failed(Outcome.TIMEOUT, f"{stage}: no answer within {player.limit_s:.1f} s", resources=facts)
+            failure = Outcome.TIMEOUT, f"{stage}: no answer within {player.limit_s:.1f} s"
         except wire.Gone:
-            ending = f"{stage}: {_ending(status, child.gone)}"
-            return failed(Outcome.CRASHED, f"{printed}\n{ending}" if printed else ending, resources=facts)
+            ending = f"{stage}: {self.ending(child, status)}"
+            failure = Outcome.CRASHED, f"{printed}\n{ending}" if printed else ending
+        return failed(*failure, resources=facts, errors=errors, device_seconds=held_s)
 
-    def _compile(self, player: Player, source: str, backend: str, problem: Problem) -> dict[str, Any]:
-        player.limit_s = COMPILE_LIMIT_S
-        path = player.child.home / "candidate.py"
-        Path(path).write_text(source)
-        player.ask("load", source=str(path), backend_name=backend, entry=problem.entry)
-        facts = player.ask("compile", problem=problem.to_json()).get("facts")
-        return _plain(facts) if isinstance(facts, dict) else {}
+    def surroundings(self) -> Facts:
+        """Return what else is known of the device at this moment."""
+        return {}
+
+    def ending(self, child: Child, status: int) -> str:
+        """Say how a child ended that did not answer."""
+        return _ending(status, child.gone)
 
     def check(self, player: Player, problem: Problem, errors: dict[str, float]) -> None:
         """Compare with exact attention on every small case; `errors` receives the share of the tolerance of each."""
-        player.limit_s = CHECK_LIMIT_S
+        player.limit_s = self.check_limit_s
         for case, secret in self.pools.cases(problem):
             bound = Bound.make(self.arena, case.workload, self.dtype, case.layout)
             player.bind(bound, {**case.workload.arguments(), "num_sms": self.cores})
@@ -152,24 +217,77 @@ class Worker:
             raise Incorrect(f"{case.name}: two runs differ by {spread:.2e}, more than a tenth of the tolerance")
         errors["run_to_run_spread"] = spread / secret.expected.max_error
 
-    def _time(self, player: Player, problem: Problem, fidelity: Fidelity, errors: dict[str, float]) -> list[Taken]:
-        chosen: list[tuple[Workload, bool]] = [(w, False) for w in problem.workloads]
-        if fidelity is Fidelity.SCREEN:
-            chosen = chosen[:1]
-        if fidelity is Fidelity.VERIFY:
-            chosen += [(w, True) for w in problem.held_out]
-        return [self._timed(player, workload, fidelity, held_out, errors) for workload, held_out in chosen]
+    def timed(self, player: Player, trial: Trial, errors: dict[str, float]) -> list[Taken]:
+        """Time the workloads that the fidelity asks for, cheapest first."""
+        fidelity = trial.fidelity
+        found: list[Taken] = []
+        for workload, held_out in trial.chosen():
+            limit = self.timer.rules.worse * trial.bar.get(workload.name, 0.0) if fidelity is Fidelity.FULL else 0.0
+            effort = Effort(fidelity, held_out, limit)
+            with self.timing():
+                try:
+                    taken = self.timer.time(player, self.baseline, workload, self.cores, effort, errors)
+                except BaselineLost:  # none of the candidate's doing: begin this workload again
+                    self.baseline.kill()
+                    self.baseline = self.start_baseline()
+                    taken = self.timer.time(player, self.baseline, workload, self.cores, effort, errors)
+            found.append(taken)
+            if taken.timing.speedup < limit:
+                break
+        return found
 
-    def _timed(
-        self, player: Player, workload: Workload, fidelity: Fidelity, held_out: bool, errors: dict[str, float]
-    ) -> Taken:
-        with self.lease.alone():
-            try:
-                return self.timer.time(player, self.baseline, workload, self.cores, fidelity, held_out, errors)
-            except BaselineLost:  # none of the candidate's doing: begin this workload again
-                self.baseline.kill()
-                self.baseline = self.zygote.fork(self.arena, trusted=True)
-                return self.timer.time(player, self.baseline, workload, self.cores, fidelity, held_out, errors)
+
+FAILURES = {"compile": Outcome.COMPILE_ERROR, "capture": Outcome.REJECTED}
+
+
+class CpuWorker(Worker):
+    """Several may work on one machine: many compile at once, one alone times."""
+
+    def __init__(self, device: Device, *arguments: Any, **options: Any) -> None:
+        self.cores = device.num_sms
+        self.lease = Lease(device)
+        super().__init__(device, *arguments, **options)
+
+    def make_arena(self) -> HostArena:
+        return HostArena(ARENA_BYTES)
+
+    def make_timer(self) -> Timer:
+        return Timer(self.arena, self.pools, self.device.roofline(self.dtype), self.baseline_names, self.rng)
+
+    def start_baseline(self) -> Child:
+        assert isinstance(self.arena, HostArena)
+        return self.zygote.fork(self.arena, trusted=True)
+
+    def tried(self, trial: Trial) -> Measurement:
+        assert isinstance(self.arena, HostArena)
+        return self.judged(self.zygote.fork(self.arena), lambda player: self._compile(player, trial), trial)
+
+    def _compile(self, player: Player, trial: Trial) -> Facts:
+        player.limit_s = COMPILE_LIMIT_S
+        path = player.child.home / "candidate.py"
+        path.write_text(trial.source)
+        with self.lease.shared():
+            player.ask("load", source=str(path), backend_name=trial.backend, entry=trial.problem.entry)
+            facts = player.ask("compile", problem=trial.problem.to_json()).get("facts")
+        return _plain(facts) if isinstance(facts, dict) else {}
+
+    def checking(self) -> AbstractContextManager[None]:
+        return self.lease.shared()
+
+    def timing(self) -> AbstractContextManager[None]:
+        return self.lease.alone()
+
+
+def _how(taken: list[Taken], trial: Trial) -> Facts:
+    """Say how quiet it was, and whether the measurement was given up."""
+    facts: Facts = {
+        "baseline_drift": round(max(t.drift for t in taken), 3),
+        "foreign_cores": round(max(t.foreign_cores for t in taken), 2),
+        "baseline_s": round(sum(t.baseline_s for t in taken), 3),
+    }
+    if trial.fidelity is Fidelity.FULL and len(taken) < len(trial.problem.workloads):
+        facts["stopped_early"] = f"{taken[-1].timing.workload}: {taken[-1].timing.speedup:.3f}"
+    return facts
 
 
 def _plain(facts: dict[str, Any]) -> dict[str, Any]:

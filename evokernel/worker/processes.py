@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evokernel.devices import Device
 from evokernel.worker import wire
-from evokernel.worker.arena import Arena
+from evokernel.worker.arena import HostArena
 
 # What a candidate's process may know of the world. No keys, no tokens, no user's home.
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES")
@@ -38,6 +39,8 @@ class Child:
         self.log = log
         self.home = home
         self.gone = ""  # what its socket said at the end
+        self.status: int | None = None  # once it has been ended
+        self.printed = ""  # by then
 
     def ask(self, op: str, timeout_s: float, **arguments: Any) -> dict[str, Any]:
         try:
@@ -74,16 +77,21 @@ class Child:
 
     def output(self) -> str:
         """Return the end of what it printed."""
+        if self.status is not None:
+            return self.printed
         size = os.fstat(self.log).st_size
         return os.pread(self.log, 2000, max(0, size - 2000)).decode(errors="replace").strip()
 
     def kill(self) -> int:
         """End it and everything it started; returns its exit code, negative for a signal, 0 when we killed it."""
-        self.end.close()
-        status = self.zygote.reap(self.pid, DYING_S if self.gone == wire.ENDED else 0.0)
-        os.close(self.log)
-        shutil.rmtree(self.home, ignore_errors=True)
-        return status
+        if self.status is None:
+            self.end.close()
+            status = self.zygote.reap(self.pid, DYING_S if self.gone == wire.ENDED else 0.0)
+            self.printed = self.output()
+            self.status = status
+            os.close(self.log)
+            shutil.rmtree(self.home, ignore_errors=True)
+        return self.status
 
 
 def _tasks(pid: int) -> list[str]:
@@ -107,22 +115,31 @@ class Zygote:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="evokernel-"))  # the children's homes
         self.device = device
         self.threads = threads
+        self.lock = threading.Lock()  # one question at a time
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.settimeout(ZYGOTE_START_S)
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         environment |= {"NUMBA_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
         environment["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: a spinning one would slow the other side
+        if device.kind == "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = device.uuid
         self.control = control
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "evokernel.worker.zygote", str(theirs.fileno())],
+            [
+                *(sys.executable, "-m", "evokernel.worker.zygote", str(theirs.fileno())),
+                *(device.kind, str(device.arch), str(self.folder)),
+            ],
             pass_fds=(theirs.fileno(),),
             env=environment,
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
 
-    def fork(self, arena: Arena, *, trusted: bool = False) -> Child:
-        """Return a new child. A trusted one, ours, lives as long as the worker and needs no limit of time."""
+    def fork(self, arena: HostArena | None = None, *, trusted: bool = False) -> Child:
+        """Return a new child. A trusted one, ours, lives as long as the worker and needs no limit of time.
+
+        Host memory is handed over here; a GPU's child opens the arena once it has a context.
+        """
         ours, theirs = socket.socketpair()
         home = Path(tempfile.mkdtemp(dir=self.folder))
         log = os.open(home / "output", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -130,13 +147,15 @@ class Zygote:
             "op": "fork",
             "home": str(home),
             "threads": self.threads,
-            "arena_bytes": arena.size,
+            "arena_bytes": arena.size if arena else 0,
             "output_bytes": OUTPUT_BYTES,
-            "memory_bytes": MEMORY_BYTES,
+            # A CUDA context maps more address space than any limit would grant; memory.py watches those instead.
+            "memory_bytes": MEMORY_BYTES if arena else 0,
             "cpu_s": 0 if trusted else CPU_S * self.threads,
+            "trusted": trusted,
             "device": asdict(self.device),
         }
-        reply = self._ask(request, [theirs.fileno(), arena.descriptor, log])
+        reply = self._ask(request, [theirs.fileno(), log, *([arena.descriptor] if arena else [])])
         theirs.close()
         return Child(self, reply["pid"], ours, log, home)
 
@@ -148,8 +167,9 @@ class Zygote:
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         try:
-            socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
-            reply = self.control.recv(65536)
+            with self.lock:
+                socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
+                reply = self.control.recv(65536)
         except OSError as error:
             raise wire.Gone(f"the zygote: {error}") from None
         if not reply:

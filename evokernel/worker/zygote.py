@@ -20,7 +20,7 @@ from evokernel.worker import sandbox
 
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES = 65536
-OPEN_FILES = 256
+OPEN_FILES = {"cpu": 256, "cuda": 1024}  # the CUDA driver opens a few hundred
 
 
 def die_with_parent() -> None:
@@ -43,43 +43,60 @@ def confine(request: dict[str, Any], log: int) -> None:
     # Output beyond this raises in the candidate, so that gigabytes of text fill no disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["output_bytes"],) * 2)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES,) * 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES[request["device"]["kind"]],) * 2)
     if request["cpu_s"]:
         resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_s"],) * 2)
     if request["memory_bytes"]:
         with open("/proc/self/statm") as statm:
             mapped = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (mapped + request["memory_bytes"],) * 2)
-    if request["device"]["kind"] == "cpu":  # compilers of GPU kernels start processes of their own
+    if request["device"]["kind"] == "cpu":  # a GPU's child does so once it has a context, which needs such calls
         sandbox.drop_privileges()
         sandbox.refuse_system_calls()
 
 
-def run_child(request: dict[str, Any], end: int, arena: int, log: int) -> None:
+def run_child(request: dict[str, Any], end: int, log: int, arena: int | None = None) -> None:
     from evokernel.devices import Device
-    from evokernel.worker.arena import Arena
-    from evokernel.worker.child import Serving
 
     confine(request, log)
     import torch
 
     torch.set_num_threads(request["threads"])
     device = Device(**request["device"])
-    Serving(socket.socket(fileno=end), Arena(request["arena_bytes"], arena), device).serve()
+    channel = socket.socket(fileno=end)
+    if arena is None:
+        from evokernel.worker.gpu_child import GpuServing
+
+        GpuServing(channel, device, trusted=request["trusted"]).serve()
+    else:
+        from evokernel.worker.arena import HostArena
+        from evokernel.worker.child import Serving
+
+        Serving(channel, device, HostArena(request["arena_bytes"], arena)).serve()
 
 
-def main() -> None:
-    """Serve the control socket whose descriptor is the first argument."""
-    die_with_parent()
-    sandbox.hide_memory()
-    import numba  # noqa: F401
+def prepare(kind: str, arch: int, folder: str) -> None:
+    """Import what children need, so that each has it in the milliseconds of a fork."""
     import numpy  # noqa: F401
     import torch  # noqa: F401
 
-    import evokernel.worker.child  # noqa: F401
+    if kind == "cpu":
+        import numba  # noqa: F401
 
+        import evokernel.worker.child  # noqa: F401
+    else:
+        from evokernel.worker import gpu_child
+
+        gpu_child.prepare(arch, folder)
+
+
+def main() -> None:
+    """Serve the control socket whose descriptor is the first argument; the others are for prepare()."""
+    die_with_parent()
+    sandbox.hide_memory()
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is the driver's to handle
+    prepare(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 3)
         if not data:

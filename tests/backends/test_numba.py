@@ -1,9 +1,11 @@
 """The Numba backend loads, compiles once, and explains what it could not."""
 
 import random
+from contextlib import contextmanager
 
 import pytest
 import torch
+from numba.core import event
 
 from evokernel import devices
 from evokernel.backends import CompileError
@@ -11,6 +13,8 @@ from evokernel.backends.numba import Numba
 from evokernel.bench import correctness, inputs
 from evokernel.candidate import Body, find_module
 from evokernel.problem import Problem, Workload
+from tests.contracts.backend_contract import BackendContract
+from tests.test_extending import program
 from tests.toys import RIGHT
 
 PROBLEM = Problem("forward", "fp32", (Workload(1, 4, 2, 96, 96, 16, True), Workload(1, 4, 2, 64, 64, 16, False)))
@@ -21,6 +25,29 @@ def backend():
     return Numba()
 
 
+class TestNumba(BackendContract):
+    @pytest.fixture
+    def backend(self):
+        return Numba()
+
+    @pytest.fixture
+    def device(self):
+        return devices.cpu()
+
+    @pytest.fixture
+    def problem(self):
+        return PROBLEM
+
+    @pytest.fixture
+    def source(self):
+        return program("rows.py").replace('"parallel": True}', '"parallel": False}')  # compiles in half the time
+
+    @contextmanager
+    def counted(self, device):
+        with event.install_recorder("numba:compile") as recorded:
+            yield recorded.buffer
+
+
 def written(tmp_path, text):
     path = tmp_path / "candidate.py"
     path.write_text(text)
@@ -29,8 +56,6 @@ def written(tmp_path, text):
 
 @pytest.mark.parametrize("name", ["flash_forward_numba"])
 def test_after_compiling_no_length_or_stride_compiles_anything_more(backend, tmp_path, name):
-    from numba.core import event
-
     template = Body.load(find_module(name, "search_spaces"))
     entry = backend.load(written(tmp_path, template.render(template.defaults)), "attention")
     facts = backend.compile(entry, PROBLEM, devices.cpu())
@@ -49,20 +74,6 @@ def test_after_compiling_no_length_or_stride_compiles_anything_more(backend, tmp
 def test_plain_numpy_is_a_candidate_too(backend, tmp_path):
     entry = backend.load(written(tmp_path, RIGHT), "attention")
     backend.compile(entry, PROBLEM, devices.cpu())
-
-
-BROKEN = {
-    "def attention(:\n": "SyntaxError",
-    "import no_such_thing\n": "no_such_thing",
-    "raise RuntimeError('on import')\n": "on import",
-    "def another(): pass\n": "no entry function 'attention'",
-}
-
-
-@pytest.mark.parametrize("text", BROKEN)
-def test_what_does_not_load_is_a_compile_error_in_its_own_words(backend, tmp_path, text):
-    with pytest.raises(CompileError, match=BROKEN[text]):
-        backend.load(written(tmp_path, text), "attention")
 
 
 def test_a_typing_error_names_the_line_and_the_cause(backend, tmp_path):

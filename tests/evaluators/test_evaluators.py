@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from evokernel import devices
-from evokernel.errors import ConfigError, DeviceError
+from evokernel.errors import ConfigError
 from evokernel.evaluators import Job
 from evokernel.evaluators.local import Local
 from evokernel.evaluators.null import Null
@@ -41,7 +41,7 @@ class TestLocal(EvaluatorContract):
     def test_a_job_whose_workers_keep_dying_is_given_up(self, evaluator, monkeypatch):
         evaluator.submit(Job(candidate(1), PROBLEM))
         for _ in range(2):
-            slot = next(slot for slot in evaluator.workers if slot.job)
+            slot = next(slot for slot in evaluator.workers if slot.jobs)
             os.kill(slot.process.pid, signal.SIGKILL)
             slot.process.join()
             finished = evaluator.wait(0.01)
@@ -54,8 +54,8 @@ class TestLocal(EvaluatorContract):
             Local(devices.cpu(), slots=0)
         with pytest.raises(ConfigError, match="magic"):
             Local(devices.cpu(), baselines=("magic",))
-        with pytest.raises(DeviceError, match="cpu"):
-            Local(devices.Device("cuda", "made up"))
+        with pytest.raises(ConfigError, match=r"fa3.*on GPUs alone"):
+            Local(devices.cpu(), baselines=("fa3",))
 
 
 def test_a_closed_evaluator_leaves_no_folder_and_no_process_behind(monkeypatch, tmp_path):

@@ -14,14 +14,14 @@ from evokernel.bench import inputs
 from evokernel.candidate import Body, find_module
 from evokernel.measurement import Fidelity, Outcome
 from evokernel.problem import Problem, Workload
-from evokernel.worker.parent import Worker
+from evokernel.worker.parent import CpuWorker, Trial
 from evokernel.worker.session import Bound, Player
 from tests.toys import PROBLEM, RIGHT
 
 
 @pytest.fixture(scope="module")
 def worker():
-    made = Worker(devices.cpu(), "fp32", ("sdpa",), guarded=False)
+    made = CpuWorker(devices.cpu(), "fp32", ("sdpa",), guarded=False)
     yield made
     made.close()
 
@@ -110,7 +110,7 @@ def test_an_answer_that_arrives_after_the_reply_does_not_count(worker):
 def serving(worker, source, problem=PROBLEM):
     """Return a child that has loaded and compiled a candidate, bound to the first workload."""
     player = Player(worker.zygote.fork(worker.arena), 20.0)
-    worker._compile(player, source, "numba", problem)
+    worker._compile(player, Trial(source, "numba", problem, Fidelity.SCREEN, {}))
     bound = Bound.make(worker.arena, problem.workloads[0], "fp32", inputs.PLAIN)
     player.bind(bound, {**problem.workloads[0].arguments(), "num_sms": 1})
     return player, bound
@@ -367,8 +367,8 @@ def test_bitwise_determinism_is_demanded_where_the_problem_asks_for_it(worker):
 
 def test_no_process_outlives_a_killed_parent():
     code = (
-        "import time\nfrom evokernel import devices\nfrom evokernel.worker.parent import Worker\n"
-        "w = Worker(devices.cpu(), 'fp32', ('sdpa',))\nprint(w.zygote.process.pid, w.baseline.pid, flush=True)\ntime.sleep(60)\n"
+        "import time\nfrom evokernel import devices\nfrom evokernel.worker.parent import CpuWorker\n"
+        "w = CpuWorker(devices.cpu(), 'fp32', ('sdpa',))\nprint(w.zygote.process.pid, w.baseline.pid, flush=True)\ntime.sleep(60)\n"
     )
     root = Path(__file__).parents[2]
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root)
