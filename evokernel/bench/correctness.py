@@ -74,8 +74,7 @@ def expect(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, workload: Workload
     """Compute the exact answer, and the tolerances from the same-dtype reference's own errors."""
     answer = reference.exact(q, k, v, workload)
     same = reference.same_dtype(q, k, v, workload)
-    by_row, worst = _out_errors(same.out, answer)
-    rows, lse = float(by_row.max()), _lse_error(same.lse, answer)
+    *_, rows, worst, lse = errors(same.out, same.lse, answer).tolist()
     # A score is rounded at its own magnitude, and what that moves the score it moves the weight by: with scores of
     # several hundred no order of summation is better than another.
     seen = answer.lse[~answer.lse.isinf()].abs()
@@ -91,37 +90,66 @@ def expect(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, workload: Workload
     )
 
 
+def errors(out: torch.Tensor, lse: torch.Tensor, answer: reference.Answer) -> torch.Tensor:
+    """Return what judge() looks at as one small tensor, float64, where the outputs are: nothing is waited for.
+
+    NaN in out, NaN in lse, −inf in the wrong rows, fully masked rows that are not 0 (each 0 or 1); the largest relative
+    L2 error of a row, the largest error of an element, the largest error of the log-sum-exp.
+    """
+    hidden = answer.lse.isinf()
+    rows, worst = _out_errors(out, answer)
+    found = [
+        out.isnan().any(),
+        lse.isnan().any(),
+        ((lse == float("-inf")) != hidden).any(),
+        (hidden[..., None] & (out != 0)).any(),
+        rows.max(),
+        worst,
+        torch.where(hidden, 0.0, (lse.double() - answer.lse).abs()).max(),
+    ]
+    return torch.stack([value.double() for value in found])
+
+
 def judge(out: torch.Tensor, lse: torch.Tensor, expected: Expected, spots: Spots | None = None) -> tuple[float, str]:
     """Return the share of the tolerance used, and what is wrong ("" when nothing is)."""
+    return verdict(errors(out, lse, expected.answer).tolist(), out, lse, expected, spots)
+
+
+def verdict(
+    found: list[float], out: torch.Tensor, lse: torch.Tensor, expected: Expected, spots: Spots | None = None
+) -> tuple[float, str]:
+    """Judge by what errors() found; the outputs are looked at again only to say where something is wrong."""
+    nan_out, nan_lse, misplaced, not_zero, row_error, max_error, lse_error = found
     answer = expected.answer
     hidden = answer.lse.isinf()
 
     def place(where: torch.Tensor) -> str:
         return _place(where, out, lse, answer, spots)
 
-    if bool(out.isnan().any()):
+    if nan_out:
         return float("inf"), f"out is NaN at {place(out.isnan())}"
-    if bool(lse.isnan().any()):
+    if nan_lse:
         return float("inf"), f"lse is NaN at {place(lse.isnan())}"
-    wrong = (lse == float("-inf")) != hidden
-    if bool(wrong.any()):
+    if misplaced:
+        wrong = (lse == float("-inf")) != hidden
         return float("inf"), f"lse is −inf where it should not be, or not where it should, at {place(wrong)}"
-    if bool(hidden.any()) and bool((out[hidden] != 0).any()):
+    if not_zero:
         return float("inf"), f"a fully masked row of out is not 0 at {place(hidden[..., None] & (out != 0))}"
-    difference = (out.double() - answer.out).abs()
-    shift = torch.where(hidden, 0.0, (lse.double() - answer.lse).abs())
-    rows, worst = _out_errors(out, answer)
     used = {
-        "a row's relative L2 error": (float(rows.max()), expected.row_error),
-        "the largest error of out": (worst, expected.max_error),
-        "the largest error of lse": (_lse_error(lse, answer), expected.lse_error),
+        "a row's relative L2 error": (row_error, expected.row_error),
+        "the largest error of out": (max_error, expected.max_error),
+        "the largest error of lse": (lse_error, expected.lse_error),
     }
     for what, (error, bound) in used.items():
         if not error <= bound:
+            difference = (out.double() - answer.out).abs()
             if "row" in what:
+                rows, _ = _out_errors(out, answer)
                 where = difference * (rows == rows.max())[..., None]
+            elif "lse" in what:
+                where = torch.where(hidden, 0.0, (lse.double() - answer.lse).abs())
             else:
-                where = shift if "lse" in what else difference
+                where = difference
             return error / bound, f"{what} is {error:.2e}, tolerated {bound:.2e}, at {place(where == where.max())}"
     return max(error / bound for error, bound in used.values()), ""
 
@@ -130,28 +158,24 @@ def spot_check(
     out: torch.Tensor, lse: torch.Tensor, tensors: inputs.Tensors, workload: Workload, expected: Expected, spots: Spots
 ) -> tuple[float, str]:
     """Judge some rows of a call by their exact values, with the tolerances of like inputs: affordable every time."""
-    for name, tensor in (("out", out), ("lse", lse)):
-        if bool(tensor.isnan().any()):
+    for name, tensor, is_nan in zip(("out", "lse"), (out, lse), _any_nan(out, lse), strict=True):
+        if is_nan:
             return float("inf"), f"{name} is NaN at {_indices(tensor.isnan(), None)}"
     answer = reference.exact_rows(*tensors, workload, spots.batch, spots.heads, spots.rows)
     return judge(spots.of(out), spots.of(lse), replace(expected, answer=answer), spots)
 
 
-def _out_errors(out: torch.Tensor, answer: reference.Answer) -> tuple[torch.Tensor, float]:
+def _any_nan(*tensors: torch.Tensor) -> list[bool]:
+    return torch.stack([tensor.isnan().any() for tensor in tensors]).tolist()  # type: ignore[no-any-return]
+
+
+def _out_errors(out: torch.Tensor, answer: reference.Answer) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each row's relative L2 error, and the largest error of an element."""
     difference = out.double() - answer.out
-    norms = answer.out.norm(dim=-1)
+    norms = answer.out.norm(dim=-1).double()
     # A row whose exact result cancels to almost nothing is judged by the typical row's size.
-    typical = float(norms.mean()) * 1e-2
-    rows = difference.norm(dim=-1) / norms.clamp_min(max(typical, 1e-30))
-    return rows, float(difference.abs().max())
-
-
-def _lse_error(lse: torch.Tensor, answer: reference.Answer) -> float:
-    seen = ~answer.lse.isinf()
-    if not bool(seen.any()):
-        return 0.0
-    return float((lse.double() - answer.lse)[seen].abs().max())
+    rows = difference.norm(dim=-1) / torch.maximum(norms, (norms.mean() * 1e-2).clamp_min(1e-30))
+    return rows, difference.abs().max()
 
 
 def _indices(where: torch.Tensor, spots: Spots | None) -> str:

@@ -47,6 +47,7 @@ class Serving:
         self.entry: Callable[..., Any] | None = None
         self.bound: dict[str, torch.Tensor] = {}
         self.arguments: dict[str, Any] = {}
+        self.case: int | None = None  # of several calls, the one being made
 
     def serve(self) -> None:
         while True:
@@ -62,6 +63,9 @@ class Serving:
                 reply = {"error": str(error)[:ERROR_CHARACTERS], "kind": "capture"}
             except BaseException as error:  # even SystemExit is the candidate's own failure
                 reply = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS], "kind": "runtime"}
+            if "error" in reply and self.case is not None:
+                reply["case"] = self.case
+            self.case = None
             try:
                 wire.send(self.end, reply)
             except wire.Gone:
@@ -90,6 +94,13 @@ class Serving:
     def do_run(self) -> None:
         """Call once, and put what comes back where the parent reads it."""
         self.keep(*self.call())
+
+    def do_run_all(self, calls: list[dict[str, Any]]) -> None:
+        """Bind and call once for each; whatever is raised belongs to the one that self.case names."""
+        for self.case, call in enumerate(calls):
+            self.do_bind(**call)
+            self.keep(*self.call())
+        self.case = None
 
     def call(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the entry function's outputs, of the types and shapes that were asked for."""

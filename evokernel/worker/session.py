@@ -48,9 +48,10 @@ class BaselineLost(Exception):
 class Failed(Exception):
     """The candidate raised; `kind` is "compile" or "runtime"."""
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: str, case: int | None = None) -> None:
         super().__init__(message)
         self.kind = kind
+        self.case = case  # of several calls, the one that raised
 
 
 @dataclass
@@ -152,8 +153,12 @@ class Bound:
     arena: Arena
 
     @classmethod
-    def make(cls, arena: Arena, workload: Workload, dtype: str, layout: inputs.Layout) -> Bound:
-        arena.reset()
+    def make(
+        cls, arena: Arena, workload: Workload, dtype: str, layout: inputs.Layout, *, beside: bool = False
+    ) -> Bound:
+        """Place a workload's tensors, alone in the arena or beside those that are there."""
+        if not beside:
+            arena.reset()
         b, h, kv, d = workload.batch, workload.heads, workload.kv_heads, workload.head_dim
         wanted = {
             "q": ((b, h, workload.seq_q, d), dtype, layout),
@@ -167,24 +172,42 @@ class Bound:
             bound.places[name], bound.wholes[name], bound.views[name] = arena.place(shape, kind, where)
         return bound
 
+    def named(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a child is told of a call."""
+        places = {name: place.to_json() for name, place in self.places.items()}
+        return {"places": places, "arguments": dict(arguments)}
+
     def give(self, tensors: inputs.Tensors) -> None:
-        """Write inputs, and poison the outputs and the padding."""
+        """Write inputs, and poison the outputs and the padding; returns when they are there."""
+        self.write(tensors)
+        self.arena.settle()
+
+    def write(self, tensors: inputs.Tensors) -> None:
         for name, tensor in zip("qkv", tensors, strict=True):
             if self.layout.pad:
                 self.wholes[name].fill_(self.layout.filler_for(tensor.dtype))
             self.views[name].copy_(tensor)
         self.views["out"].fill_(float("nan"))
         self.views["lse"].fill_(float("nan"))
-        self.arena.settle()
 
     def taken(self) -> Answered:
         """Copy what the candidate has written so far; what it writes later does not count."""
         return Answered(self.views["out"].clone(), self.views["lse"].clone())
 
+    def changed(self, tensors: inputs.Tensors) -> torch.Tensor:
+        """Return, for each input, whether it differs from what was given; nothing is waited for."""
+        pairs = zip("qkv", tensors, strict=True)
+        return torch.stack([(self.views[name] != tensor).any() for name, tensor in pairs])
+
     def check_inputs(self, tensors: inputs.Tensors) -> None:
-        for name, tensor in zip("qkv", tensors, strict=True):
-            if not torch.equal(self.views[name], tensor):
-                raise Incorrect(f"the input {name} was written to")
+        refuse_changed(self.changed(tensors).tolist())
+
+
+def refuse_changed(changed: list[bool]) -> None:
+    """Raise Incorrect when one of Q, K, V was written to."""
+    for name, differs in zip("qkv", changed, strict=True):
+        if differs:
+            raise Incorrect(f"the input {name} was written to")
 
 
 class Answered(NamedTuple):
@@ -214,14 +237,17 @@ class Player:
     busy_s: float = 0.0  # in which it was computing for us
 
     def bind(self, bound: Bound, arguments: Mapping[str, Any]) -> None:
-        places = {name: place.to_json() for name, place in bound.places.items()}
-        self.ask("bind", places=places, arguments=dict(arguments))
+        self.ask("bind", **bound.named(arguments))
+
+    def recall(self, key: str) -> bool:
+        """Take up what was made ready under this name, if it still is."""
+        return False
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         return self._timed(op, **arguments)[1]
 
-    def ready(self) -> None:
-        """Do what comes between the first call on a workload and the timed ones."""
+    def ready(self, key: str = "") -> None:
+        """Do what comes between the first call on a workload and the timed ones; with a name, recall() may find it."""
         self.child.spread()
 
     def call(self) -> None:
@@ -252,7 +278,9 @@ class Player:
         self.busy_s += elapsed_us * 1e-6
         self.child.pause()
         if "error" in reply:
-            raise Failed(printable(str(reply["error"])), str(reply.get("kind", "runtime")))
+            case = reply.get("case")
+            kind = str(reply.get("kind", "runtime"))
+            raise Failed(printable(str(reply["error"])), kind, case if isinstance(case, int) else None)
         return elapsed_us, reply
 
 
@@ -261,8 +289,12 @@ class GpuPlayer(Player):
 
     excess_us: float = math.inf  # least that a timed request took beyond what it reported
 
-    def ready(self) -> None:
-        self.ask("capture")
+    def recall(self, key: str) -> bool:
+        self.excess_us = math.inf
+        return self.ask("recall", key=key).get("found") is True
+
+    def ready(self, key: str = "") -> None:
+        self.ask("capture", key=key)
         self.excess_us = math.inf
 
     def call(self) -> None:

@@ -184,11 +184,14 @@ class Timer:
         self.fastest[workload.name] = (best, found[best])
 
     def _prepare(self, peer: Player, name: str, workload: Workload, bound: Bound) -> None:
+        key = f"{name}/{workload.name}"
+        if peer.recall(key):
+            return
         peer.ask("baseline", name=name, workload=workload.to_json())
         peer.bind(bound, {})
         bound.give(self.pools.fresh(workload))
         peer.call()
-        peer.ready()
+        peer.ready(key)
 
     def _pairs(
         self,
