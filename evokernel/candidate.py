@@ -148,7 +148,7 @@ class Body:
         space = self.space.restricted(grid, where)
         knobs = {n: self.defaults[n] if self.defaults[n] in values else values[0] for n, values in space.knobs.items()}
         lines = _lines(self.render(knobs))
-        _, node = _literal(ast.parse("\n".join(lines)), "SPACE", self.where)
+        _, node = _literal(syntax.parse("\n".join(lines)), "SPACE", self.where)
         literal = pprint.pformat(space.to_literal(), width=100, sort_dicts=False)
         lines[node.lineno - 1 : node.end_lineno] = [f"SPACE = {literal}"]
         return Body("\n".join(lines) + "\n", self.where)

@@ -55,6 +55,7 @@ class Desk:
         self.candidates: dict[int, Candidate] = {}  # that somebody here asked for
         self.measured: dict[int, list[Measurement]] = {}  # of those
         self.waiting: dict[int, list[Request]] = {}
+        self.wanted: set[int] = set()  # to be timed once the check that is under way has passed
         self.lessons: dict[int, float | None] = {  # candidate -> parent's score, until it is settled
             x.candidate_id: None for x in store.lessons(run.id) if x.candidate_id and not x.outcome
         }
@@ -153,8 +154,10 @@ class Desk:
     def _keep(self, said: Said, candidate: Candidate | None) -> None:
         number = candidate.id if candidate else None
         talk = Conversation(said.model, list(said.messages), number, said.tokens, said.cost_usd)
-        self.store.add_conversation(self.run.id, talk)
-        self.recorded = (self.recorded[0] + said.tokens, self.recorded[1] + said.cost_usd)
+        with self.spending:
+            self.store.add_conversation(self.run.id, talk)
+            self.recorded = (self.recorded[0] + said.tokens, self.recorded[1] + said.cost_usd)
+            self._write_spending()
 
     def _keep_spending(self) -> None:
         """Keep on disk what models were paid beyond the stored conversations, at worst what is asked of them now."""
@@ -274,9 +277,12 @@ class Desk:
 
     def _begin(self, candidate: Candidate, fidelity: Fidelity) -> None:
         """Have a candidate measured, unless it is being so, or has been, or the campaign ends."""
-        done = enough(self.measured.get(candidate.id, ()), fidelity)
-        if done is None and candidate.id not in self.in_flight and not self.refusal():
+        if enough(self.measured.get(candidate.id, ()), fidelity) is not None or self.refusal():
+            return
+        if candidate.id not in self.in_flight:
             self.begin(candidate, fidelity)
+        elif fidelity is Fidelity.FULL:
+            self.wanted.add(candidate.id)
 
     # ---- results ----
 
@@ -286,18 +292,24 @@ class Desk:
         if candidate.id in self.candidates:
             self.measured.setdefault(candidate.id, []).append(measurement)
             self._answer_or_begin(candidate)
+            if candidate.id in self.wanted:
+                self.wanted.remove(candidate.id)
+                self._begin(candidate, Fidelity.FULL)
         self._learn(candidate, measurement, score)
 
     def _learn(self, candidate: Candidate, measurement: Measurement, score: float | None) -> None:
         trial = (candidate.shape_class, candidate.genome.body.digest)
-        if candidate.id in self.lessons and (score is not None or not measurement.passed):
+        if candidate.id in self.lessons and (score is not None or not measurement.passed or measurement.given_up):
             before = self.lessons.pop(candidate.id)
-            if score is None:
+            if measurement.given_up:
+                said = f"given up, far behind the leader ({measurement.resources['stopped_early']})"
+            elif score is None:
                 said = f"{measurement.outcome.value} {measurement.message[-300:]}"
             else:
                 against = f", its parent {before:.4f}" if before is not None else ""
                 said = f"score {score:.4f}{against}"
-                self.trials.setdefault(trial, (candidate.id, score))
+                if candidate.genome.body.digest not in self.search.template_bodies:
+                    self.trials.setdefault(trial, (candidate.id, score))
             exchange.settle(self.store, candidate.id, said)
         elif score is not None and trial in self.trials and score > self.trials[trial][1]:
             # A new structure is judged by what tuning makes of it.
