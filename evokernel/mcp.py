@@ -15,7 +15,7 @@ from evokernel.errors import EvokernelError
 from evokernel.llm.tools import SCHEMAS, ToolError
 from evokernel.llm.workbench import Workbench
 from evokernel.store import Run, Store
-from evokernel.toolbox import Outside
+from evokernel.toolbox import Outside, driven
 
 INSTRUCTIONS = """\
 Tools of a running search for attention kernels. Read leaders and lineage, look up knowledge, edit a candidate with
@@ -41,8 +41,8 @@ def used(bench: Workbench, name: str, arguments: Mapping[str, Any] | None) -> st
     tools = bench.tools
     assert isinstance(tools, Outside)
     number = tools.hand_in(bench.draft(bench.known(name, arguments)))
-    status = tools.store.run(tools.run.name).status
-    waits = "" if status == "running" else f"; the run is {status}, so it waits for: evokernel resume"
+    state = driven(tools.store, tools.run)
+    waits = "" if state == "running" else f"; the run is {state}, so it waits for: evokernel resume"
     return f"submission {number}{waits}"
 
 

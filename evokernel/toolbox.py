@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from evokernel import syntax
+from evokernel import run_folder, syntax
 from evokernel.candidate import Candidate, Genome
 from evokernel.errors import StoreError
 from evokernel.llm.tools import Draft, Judged, ToolError
 from evokernel.measurement import Fidelity, Measurement, score
 from evokernel.problem import Problem
 from evokernel.store import Run, Store, exchange
-from evokernel.worker.compile_pool import KEPT_VARIABLES
 
 LEADERS = 10
 FAILURES = 10
@@ -84,6 +83,7 @@ class Reading:
 def compiled(genome: Genome, problem: Problem) -> str:
     """Answer with what `evokernel compile` says, from a process of its own and without this one's keys."""
     from evokernel.bench import guard
+    from evokernel.worker.compile_pool import KEPT_VARIABLES
 
     with syntax.LOCK:
         broken = guard.violation(genome.source, genome.body.space.backend)
@@ -119,6 +119,12 @@ class Inside(Reading):
 
     def measure(self, draft: Draft, fidelity: Fidelity) -> Judged:
         return self.request(draft, fidelity)
+
+
+def driven(store: Store, run: Run) -> str:
+    """Return a run's status, or that its driver died, as far as this machine can tell."""
+    status = store.run(run.name).status
+    return "without a driver, which died" if status == "running" and run_folder.driver(run.name) == "" else status
 
 
 class Outside(Reading):
@@ -157,9 +163,9 @@ class Outside(Reading):
         raise ToolError(f"submission {number} has no answer after {self.patience_s:g} s; ask for its candidate later")
 
     def _require_driver(self, consequence: str) -> None:
-        status = self.store.run(self.run.name).status
-        if status != "running":
-            raise ToolError(f"run {self.run.name} is {status}: {consequence}")
+        state = driven(self.store, self.run)
+        if state != "running":
+            raise ToolError(f"run {self.run.name} is {state}: {consequence}")
 
     def _judged(self, candidate: int, shape_class: str, fidelity: Fidelity) -> Judged | None:
         """Return what is known of a candidate, once it answers what was asked."""

@@ -266,24 +266,42 @@ def test_a_campaign_that_ends_leaves_a_slow_model_behind_and_counts_its_worst_ca
         assert made.store.spent(made.run.id).tokens == made.desk.ledger.tokens >= server.tokens
 
 
+def driver(folder, data, *arguments):
+    """Start a real driver of a campaign in a folder."""
+    (folder / "campaign.yaml").write_text(json.dumps(data))
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "evokernel", "run", "-c", "campaign.yaml", *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
 def test_a_driver_killed_while_a_model_thinks_leaves_what_that_may_cost(tmp_path):
     """A real kill of a real driver: the next sitting starts from no less than the server gave out."""
     with serving(lambda body: Answer("late", slow_s=20)) as server:
         data = settings(tmp_path, RIGHT, evaluator={"type": "tests.paced:Paced"}, models=[model(server, timeout=60)])
-        (tmp_path / "campaign.yaml").write_text(json.dumps(data))
-        command = [sys.executable, "-m", "evokernel", "run", "-c", "campaign.yaml", "--name", "killed"]
-        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        driver = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )  # fmt: skip
+        started = driver(tmp_path, data, "--name", "killed")
         try:
             wait_for(lambda: bool(server.requests), 60)
         finally:
-            driver.kill()
-            output, _ = driver.communicate()
+            started.kill()
+            started.communicate()
         store = Store.open(data["store"])
         assert store.spent(store.run("killed").id).tokens > server.requests[0]["max_tokens"]
-        assert KEY.encode() not in output
+
+
+def test_a_key_that_the_server_repeats_is_in_no_output_log_or_database(tmp_path):
+    with serving(lambda body: Answer(fault="401")) as server:
+        data = settings(
+            tmp_path, RIGHT, evaluator={"type": "tests.paced:Paced", "pace_s": 0.1}, models=[model(server)]
+        )  # fmt: skip
+        output, _ = driver(tmp_path, data, "--name", "leaky").communicate(timeout=60)
+        assert f"Bearer {KEY}" in server.keys
+    assert b"no model answers" in output and b"[key]" in output
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "log.jsonl" for path in written)
+    for text in (output, *(path.read_bytes() for path in written)):
+        assert KEY.encode() not in text
 
 
 def test_the_key_reaches_no_child_of_the_evaluator():

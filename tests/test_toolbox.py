@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from evokernel import devices
+from evokernel import devices, run_folder
 from evokernel.candidate import find_module, load_genome
 from evokernel.llm.tools import Draft, ToolError
 from evokernel.measurement import Fidelity, Measurement, Outcome
 from evokernel.problem import Problem, Workload
 from evokernel.store import Lesson, Store
-from evokernel.toolbox import Outside, Reading, compiled, enough
+from evokernel.toolbox import Outside, Reading, compiled, driven, enough
 from tests.toys import CLASS, PROBLEM, candidate, genome, passed
 
 
@@ -56,6 +56,15 @@ def test_without_a_driver_nothing_is_measured_and_nothing_waits(store, run):
     with pytest.raises(ToolError, match="run first is created: so nothing is measured"):
         Outside(store, run, "mcp").measure(Draft(genome(), CLASS.name), Fidelity.FULL)
     assert store.claim_submissions(run.id) == []
+
+
+def test_a_run_whose_driver_died_is_not_waited_for(store, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store.set_status(run.id, "running")
+    with run_folder.driving("first"):
+        assert driven(store, run) == "running"
+    with pytest.raises(ToolError, match="run first is without a driver, which died: so nothing is measured"):
+        Outside(store, run, "mcp").measure(Draft(genome(), CLASS.name), Fidelity.FULL)
 
 
 def test_a_driver_that_never_answers_is_not_waited_for_for_ever(store, run):

@@ -30,6 +30,7 @@ def submit(
 
     from evokernel.errors import ConfigError
     from evokernel.store import Store
+    from evokernel.toolbox import driven
 
     if len(what) > NAME_AND_FILE:
         raise ConfigError(f"submit takes [NAME] FILE; given: {' '.join(what)}")
@@ -37,7 +38,8 @@ def submit(
     store = Store.open(db, create=False)
     run = store.run(name)
     numbers = _handed_in(store, run, Path(file), parent, note, prediction, shape_class)
-    later = "" if run.status == "running" else f"; run {run.name} is {run.status}, so it waits for: evokernel resume"
+    state = driven(store, run)
+    later = "" if state == "running" else f"; run {run.name} is {state}, so it waits for: evokernel resume"
     print(f"submission {', '.join(map(str, numbers))} to run {run.name}{later}", file=sys.stderr)
 
 
