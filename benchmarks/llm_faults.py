@@ -98,7 +98,7 @@ def measured(fault: Answer, every: int) -> tuple[int, int, int]:
         waiting = Waiting()
         waiting.campaign = made
         made.evaluator = waiting
-        made.desk.open(made.begin, made.in_flight, lambda: made.stopping, waiting.now)
+        made.desk.open(made.begin, made.in_flight, lambda: made.stopping)
         status = made.execute()
         found = [r for r in store.records(run.id) if r.measurement.fidelity is not Fidelity.VERIFY]
         lost = EVALUATIONS - len(found) + len(store.pending(run.id)) + (status != "finished")

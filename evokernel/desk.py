@@ -23,7 +23,8 @@ from evokernel.toolbox import Inside, enough
 
 GRACE_S = 2.0  # that conversations get to end when the campaign does
 LOOK_EVERY_S = 0.5  # for submissions
-LONGEST_REST_S = 300.0  # before a model that did not answer is asked again
+SHORTEST_REST_S, LONGEST_REST_S = 0.5, 300.0  # before a model that did not answer is asked again
+HOPELESS = 8  # times that no model answered, each after twice the rest of the one before
 
 Begin = Callable[[Candidate, Fidelity], None]
 
@@ -61,7 +62,8 @@ class Desk:
         }
         self.trials: dict[tuple[str, str], tuple[int, float]] = {}  # (class, body) -> candidate of the lesson, best
         self.failures = 0  # answers that no model gave, in a row
-        self.rest_until = 0.0
+        self.hopeless = False
+        self.rest_until = float("-inf")
         self.unfinished: tuple[int | None, int] = (None, 0)  # row and tokens of what is under way
         self.recorded = (ledger.tokens, ledger.usd)
         self.looked_at = float("-inf")
@@ -70,14 +72,19 @@ class Desk:
         exchange.reopen(store, run.id)
 
     def open(
-        self, begin: Begin, in_flight: Container[int], refusal: Callable[[], str], now: Callable[[], float]
+        self,
+        begin: Begin,
+        in_flight: Container[int],
+        refusal: Callable[[], str],
+        now: Callable[[], float] = time.monotonic,  # models think in real time, whatever clock an evaluator has
     ) -> None:
-        """Meet the driver: how a candidate is set to be measured, which are, why no more may be, and the clock."""
+        """Meet the driver: how a candidate is set to be measured, which are, and why no more may be."""
         self.begin, self.in_flight, self.refusal, self.now = begin, in_flight, refusal, now
 
     @property
     def busy(self) -> bool:
-        return self.proposers.busy > 0 or bool(self.waiting)
+        """Whether something may still come from here: a thought, a draft, or a model that was not reached just now."""
+        return self.proposers.busy > 0 or bool(self.waiting) or (self.failures > 0 and not self.hopeless)
 
     def serve(self) -> None:
         """Take in whatever waits; once the campaign ends, nothing new begins."""
@@ -91,7 +98,11 @@ class Desk:
         self._keep_spending()
 
     def wait(self, timeout_s: float) -> None:
-        self.proposers.wait(timeout_s)
+        """Return when there is something to serve, or the time is up."""
+        if self.proposers.busy:
+            self.proposers.wait(timeout_s)
+        else:
+            time.sleep(max(0.0, min(timeout_s, self.rest_until - self.now())))
 
     # ---- slow operators ----
 
@@ -121,7 +132,9 @@ class Desk:
                 return
             if outcome.no_model:
                 self.failures += 1
-                self.rest_until = self.now() + min(LONGEST_REST_S, 2.0**self.failures)
+                self.hopeless = outcome.lasting or self.failures >= HOPELESS
+                rest_s = SHORTEST_REST_S * 2.0 ** (self.failures - 1)
+                self.rest_until = self.now() + (LONGEST_REST_S if outcome.lasting else min(LONGEST_REST_S, rest_s))
                 if self.failures == 1 and not self.refusal():
                     self.reporter.note(f"no model answers ({outcome}); the campaign goes on with the samplers")
             else:
@@ -135,7 +148,7 @@ class Desk:
     def _answers_again(self) -> None:
         if self.failures:
             self.reporter.note("a model answers again")
-        self.failures = 0
+        self.failures, self.hopeless = 0, False
 
     def _proposal(self, operator: Operator, plan: Plan, proposal: Proposal) -> Candidate | None:
         """Have a proposal measured; a draft that was checked is known already, and keeps its number."""

@@ -46,7 +46,7 @@ class Campaign:
         self.started_at = self.last_saved = self.last_poll = self.evaluator.now()
         self.evaluated_here = 0
         self.busy_s = 0.0
-        self.desk.open(self.begin, self.in_flight, lambda: self.stopping, self.evaluator.now)
+        self.desk.open(self.begin, self.in_flight, lambda: self.stopping)
 
     def stop(self, reason: str) -> None:
         """Start no more candidates; what is in flight is finished and stored."""

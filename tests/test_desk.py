@@ -208,14 +208,14 @@ def test_without_a_model_it_says_so_once_rests_ever_longer_and_says_when_one_ans
     driver.desk.serve()
     assert driver.proposers.busy == 0
     driver.search.plan_for_slow()  # the others go on, so its share grows
-    driver.clock = 2.0
+    driver.clock = 0.5
     driver.thought()
     driver.search.plan_for_slow()
     driver.search.plan_for_slow()
-    driver.clock = 4.0
+    driver.clock = 1.0
     driver.desk.serve()
-    assert driver.proposers.busy == 0  # four seconds this time
-    driver.clock = 6.0
+    assert driver.proposers.busy == 0  # a whole second this time
+    driver.clock = 1.5
     driver.thought()
     assert driver.reporter.notes[1:] == ["a model answers again"]
 

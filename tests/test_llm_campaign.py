@@ -93,6 +93,13 @@ class Notes(Silent):
     def note(self, text):
         self.notes.append(text)
 
+    def found(self, candidate):
+        """Look at a new leader."""
+
+    def evaluated(self, record, score, improved):
+        if improved:
+            self.found(record.candidate)
+
 
 def campaign(data, name="run"):
     config = validate(data, "test")
@@ -144,12 +151,14 @@ def test_an_agent_finds_a_structure_that_no_knob_reaches_and_the_tuner_improves_
     """Real kernels in real processes, a real client and a server on this machine."""
     monkeypatch.setattr("evokernel.loop.CHAMPIONS", 0)  # to verify them takes longer than all the rest
     with serving(inventor) as server:
-        data = settings(tmp_path, budget={"evaluations": 13}, models=[model(server, input_usd=1.0, output_usd=2.0)])
+        data = settings(tmp_path, budget={"evaluations": 60}, models=[model(server, input_usd=1.0, output_usd=2.0)])
         made = campaign(data)
+        made.reporter.found = lambda candidate: candidate.genome.knobs.get("columns", 0) > 4 and made.stop("found")
         try:
             assert made.execute() == "finished"
         finally:
             made.evaluator.close()
+    assert made.stopping == "found"
     store, run = made.store, made.run
     part = next(iter(made.parts.values()))
     records = list(store.records(run.id))
@@ -224,7 +233,7 @@ class Waiting(Null):
 def thoughtful(data, name="run", moment_s=0.3):
     made = campaign(data, name)
     made.evaluator = Waiting(made, moment_s)
-    made.desk.open(made.begin, made.in_flight, lambda: made.stopping, made.evaluator.now)
+    made.desk.open(made.begin, made.in_flight, lambda: made.stopping)
     return made
 
 
@@ -235,6 +244,32 @@ def test_a_budget_of_no_tokens_asks_no_model_and_ends_no_search(tmp_path):
     assert server.requests == []
     assert any("budget for models is spent: 0 of 0 tokens" in n for n in made.reporter.notes)
     assert len(full(made)) == 16
+
+
+def test_a_campaign_of_models_alone_waits_for_one_that_is_away_for_a_moment(tmp_path):
+    calls, number = iter([Answer(fault="503")] * 4), iter(range(2, 99))
+
+    def script(body):
+        fault = next(calls, None)
+        factor = next(number)
+        edit = f"    s = {factor} * scores_of(q_, k_, scale / {factor}, causal)"
+        return fault or Answer(block("    s = scores_of(q_, k_, scale, causal)", edit))
+
+    with serving(script) as server:
+        data = without_models(tmp_path, models=[model(server)], operators={"rewrite": {}}, budget={"evaluations": 6})
+        made = campaign(data)
+        assert made.execute() == "finished"
+    assert [n for n in made.reporter.notes if "model answers" in n][1] == "a model answers again"
+    assert "rewrite" in {r.candidate.operator for r in full(made)}
+    assert "evaluations" in made.stopping
+
+
+def test_a_campaign_of_models_alone_ends_when_none_can_come_back(tmp_path):
+    with serving(lambda body: Answer(fault="401")) as server:
+        data = without_models(tmp_path, models=[model(server)], operators={"rewrite": {}}, budget={"evaluations": 6})
+        made = campaign(data)
+        assert made.execute() == "finished"
+    assert "every genome" in made.stopping
 
 
 def test_what_a_conversation_cost_that_led_nowhere_is_kept_and_binds_the_next_sitting(tmp_path):

@@ -13,7 +13,11 @@ ToolSchema: TypeAlias = dict[str, Any]
 
 
 class ModelError(Exception):
-    """A model gave no usable answer; another may."""
+    """A model gave no usable answer; another may, and this one later unless the fault is a `lasting` one."""
+
+    def __init__(self, message: str, *, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
 
 
 class Unavailable(ModelError):

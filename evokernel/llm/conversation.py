@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evokernel.llm import Message, Model, ModelError, Overdrawn, Refused, Reply, TooLong, ToolSchema, Unavailable
+from evokernel.llm import Message, Model, ModelError, Reply, TooLong, ToolSchema, Unavailable
 
 SHORTENINGS = 6  # each halves the longest message but the first two
 LEFT_OUT = "\n[... left out, to fit the model's context ...]\n"
@@ -38,17 +38,15 @@ class Conversation:
 
     def ask(self, tools: Sequence[ToolSchema] = (), max_tokens: int = 4096) -> Reply:
         """Return the answer of the first model that gives one, from this level up; raise the last one's ModelError."""
-        error: ModelError = Unavailable("no model is configured")
+        error: ModelError = Unavailable("no model is configured", lasting=True)
+        lasting = True
         while self.level < len(self.models):
             try:
                 return self._answer(self.models[self.level], tools, max_tokens)
-            except Overdrawn as broke:
-                # A dearer model costs no less; only one that is free may still answer.
-                error = broke
+            except ModelError as failed:
+                error, lasting = failed, lasting and failed.lasting
                 self.level += 1
-            except (Unavailable, Refused, TooLong) as failed:
-                error = failed
-                self.level += 1
+        error.lasting = lasting  # as long as one of them may come back, asking again is not in vain
         raise error
 
     def escalate(self) -> bool:

@@ -71,7 +71,7 @@ class Ledger:
                 affordable = left_usd * MILLION / price.output_usd if price.output_usd else tokens_out
                 tokens_out = min(tokens_out, int(affordable)) if left_usd >= 0 else 0
             if tokens_out < LEAST_ANSWER:
-                raise Overdrawn(f"the budget for models is spent: {self}")
+                raise Overdrawn(f"the budget for models is spent: {self}", lasting=True)
             held = Hold(tokens_in, tokens_out, price.cost(tokens_in, tokens_out))
             self._held.append(held)
         self.journal()

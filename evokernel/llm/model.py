@@ -121,7 +121,7 @@ class Endpoint(Model):
 
     def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), max_tokens: int = 4096) -> Reply:
         if self._missing:
-            raise Unavailable(f"model {self.name}: {self._missing}")
+            raise Unavailable(f"model {self.name}: {self._missing}", lasting=True)
         why = "cancelled" if self.cancelled.is_set() else ""
         for attempt in range(1 + self.retries):
             if self.cancelled.is_set() or (attempt and self.cancelled.wait(self._delay_s(attempt))):
@@ -229,7 +229,7 @@ class Endpoint(Model):
             if code in (408, 409, 425, 429) or code >= 500:
                 self._asked_s = _asked(error)
                 return _Unusable(f"HTTP {code}: {said[:300]}")
-            return Unavailable(f"model {self.name} at {self._where}: HTTP {code}: {said[:300]}")
+            return Unavailable(f"model {self.name} at {self._where}: HTTP {code}: {said[:300]}", lasting=True)
         return _Unusable(said[:300])
 
     def _clean(self, text: str) -> str:

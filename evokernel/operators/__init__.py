@@ -18,10 +18,13 @@ from evokernel.problem import Problem, ShapeClass
 class ProposalError(Exception):
     """The operator has nothing to propose now; the search asks another. `said` is what a model was asked in vain."""
 
-    def __init__(self, message: str, said: Said | None = None, *, no_model: bool = False) -> None:
+    def __init__(
+        self, message: str, said: Said | None = None, *, no_model: bool = False, lasting: bool = False
+    ) -> None:
         super().__init__(message)
         self.said = said
         self.no_model = no_model  # no model answers, so that asking again soon is in vain
+        self.lasting = lasting  # or at all
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,10 @@ class Agent(Operator):
             try:
                 reply = sitting.talk.ask(SCHEMAS, self.max_tokens)
             except ModelError as error:
-                no_model = not sitting.talk.answered
-                raise ProposalError(str(error), sitting.talk.said(), no_model=no_model) from None
+                talk = sitting.talk
+                raise ProposalError(
+                    str(error), talk.said(), no_model=not talk.answered, lasting=error.lasting
+                ) from None
             draft = sitting.answer(reply)
             if draft is not None:
                 said = sitting.talk.said()

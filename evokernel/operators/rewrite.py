@@ -51,7 +51,9 @@ class Rewrite(Operator):
                 try:
                     reply = talk.ask(max_tokens=self.max_tokens)
                 except ModelError as error:
-                    raise ProposalError(str(error), talk.said(), no_model=not talk.answered) from None
+                    raise ProposalError(
+                        str(error), talk.said(), no_model=not talk.answered, lasting=error.lasting
+                    ) from None
                 try:
                     found = self._judged(plan, parent, reply.text)
                 except ToolError as error:
