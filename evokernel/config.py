@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from evokernel import devices
 from evokernel.budget import Budget
 from evokernel.errors import ConfigError
 from evokernel.problem import Problem, Workload
@@ -248,12 +249,25 @@ Mirror = TypeVar("Mirror", bound=Section)
 
 
 def locate(name: str) -> Path:
-    """Find a configuration: the path given, or a built-in of that name (with or without .yaml)."""
+    """Find a configuration: the path given, or a built-in of that name (with or without .yaml), or auto: by the GPU."""
+    if name == "auto":
+        name = _for_this_machine()
     for path in (Path(name), BUILT_IN / name, BUILT_IN / f"{name}.yaml"):
         if path.is_file():
             return path
     names = ", ".join(sorted(p.name for p in BUILT_IN.glob("*.yaml")))
     raise ConfigError(f"{name}: no such file, and no built-in configuration of that name; choose one of {names}")
+
+
+def _for_this_machine() -> str:
+    """Return the built-in configuration for the first GPU, or the CPU's."""
+    found = devices.gpus()
+    if not found:
+        return "cpu.yaml"
+    for model in ("H200", "H100", "A100"):
+        if model in found[0].model:
+            return f"{model.lower()}.yaml"
+    return "h100.yaml" if found[0].arch == 90 else "a100.yaml"
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:

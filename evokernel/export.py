@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import pprint
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def module(run: Run, problem: Problem, chosen: list[Champion]) -> str:
     """Return the text of the standalone module."""
     bodies = {c.candidate.genome.key: c.candidate for c in chosen}
     suffixes = {key: f"_k{index}" for index, key in enumerate(bodies)}  # kernels of one file must not share names
-    sections, imports = [], {"import torch"}
+    sections, imports = [], _imports_of("dispatch.py") | _imports_of("standalone.py")
     for key, candidate in bodies.items():
         own_imports, text = kernel_section(candidate.genome.body, candidate.genome.source, suffixes[key])
         imports |= own_imports
@@ -55,11 +56,12 @@ def module(run: Run, problem: Problem, chosen: list[Champion]) -> str:
     return "\n\n".join(
         [
             _header(run, chosen, problem),
-            "\n".join(sorted(imports | _harness_imports(), key=lambda line: (line.startswith("from"), line))),
+            "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line))),
             "PROVENANCE = " + pprint.pformat(_provenance(run, problem, chosen), width=116, sort_dicts=False),
             *sections,
-            _dispatcher(entries, problem.entry),
-            _harness(),
+            _given(run, problem, entries),
+            _copied("dispatch.py", "# ---- dispatch ----\n"),
+            _copied("standalone.py", "# ---- check and bench ----\n"),
             f'if __name__ == "__main__":\n    raise SystemExit(main({problem.entry}, PROVENANCE))\n',
         ]
     )
@@ -144,46 +146,22 @@ def _rename(tree: ast.Module, lines: list[str], names: set[str], suffix: str, dr
     return _keep([line.decode() for line in encoded], drop)
 
 
-def _dispatcher(entries: Mapping[str, str], entry: str) -> str:
+def _given(run: Run, problem: Problem, entries: Mapping[str, str]) -> str:
+    """Return what dispatch.py expects to find."""
     bands = [(name, None if longest == float("inf") else int(longest)) for name, longest in LENGTH_BANDS]
     table = "".join(f"    {name!r}: {function},\n" for name, function in entries.items())
-    return f'''# ---- dispatch ----
-KERNELS = {{
-{table}}}
-BANDS = {bands!r}
-DTYPE_NAMES = {{torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}}
+    digest = hashlib.sha256(f"{run.name}{problem.to_json()}{entries}".encode()).hexdigest()[:12]
+    return f"KERNELS = {{\n{table}}}\nBANDS = {bands!r}\nNAMESPACE = 'evokernel_{digest}'"
 
 
-def {entry}(q, k, v, *, scale=None, causal=False, num_sms=None):
-    """Attention by the kernel proven for the inputs' shape class: (out, lse); B, H, S, D; causal is bottom-right.
-
-    A length band without a kernel of its own is served by the nearest band's. ValueError for a head_dim, mask or
-    dtype that was not measured.
-    """
-    head_dim, dtype = q.shape[-1], DTYPE_NAMES.get(q.dtype, str(q.dtype))
-    stem = f"d{{head_dim}}_{{'causal' if causal else 'full'}}_{{dtype}}_"
-    here = next(i for i, (_, longest) in enumerate(BANDS) if longest is None or q.shape[2] <= longest)
-    for index in sorted(range(len(BANDS)), key=lambda i: abs(i - here)):
-        kernel = KERNELS.get(stem + BANDS[index][0])
-        if kernel is not None:
-            scale = head_dim**-0.5 if scale is None else scale
-            return kernel(q, k, v, scale=scale, causal=causal, num_sms=num_sms or processors(q))
-    raise ValueError(f"no kernel for {{stem}}*; this module has {{', '.join(KERNELS)}}")
+def _copied(name: str, start: str) -> str:
+    """Return the text of one of our modules from a line on."""
+    text = (Path(__file__).parent / name).read_text()
+    return start + text.partition(start)[2].rstrip() + "\n"
 
 
-def processors(q):
-    return torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else torch.get_num_threads()'''
-
-
-def _harness() -> str:
-    lines = (Path(__file__).parent / "standalone.py").read_text().splitlines()
-    nodes = [n for n in ast.parse("\n".join(lines)).body if isinstance(n, ast.Import | ast.ImportFrom | ast.Expr)]
-    drop = {number for n in nodes for number in range(n.lineno - 1, n.end_lineno or n.lineno)}
-    return "# ---- check and bench ----\n" + _keep(lines, drop).strip() + "\n"
-
-
-def _harness_imports() -> set[str]:
-    tree = ast.parse((Path(__file__).parent / "standalone.py").read_text())
+def _imports_of(name: str) -> set[str]:
+    tree = ast.parse((Path(__file__).parent / name).read_text())
     return {ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)}
 
 
@@ -205,7 +183,8 @@ def _header(run: Run, chosen: list[Champion], problem: Problem) -> str:
                 lines.append(f"{name:40} {latency:10.1f}  {speedup:5.3f}  {'yes' if held_out else 'no'}")
     lines += [
         "",
-        f"Use: from this_module import {problem.entry}; out, lse = {problem.entry}(q, k, v, causal=True)",
+        f"Use: from this_module import {problem.entry}; out = {problem.entry}(q, k, v, causal=True)",
+        "or scaled_dot_product_attention, with torch's arguments; explain() says who computes a call, and why.",
         'Prove: python this_module.py --check --bench"""',
     ]
     return "\n".join(lines)
@@ -219,6 +198,7 @@ def _provenance(run: Run, problem: Problem, chosen: list[Champion]) -> dict[str,
         "device": environment.get("device", "unknown"),
         "device_kind": environment.get("device_kind", "cpu"),
         "versions": environment.get("versions", {}),
+        "groups": _proven_groups(problem, chosen),
         "evaluator": environment.get("evaluator", ""),
         "champions": [
             {
@@ -238,6 +218,13 @@ def _provenance(run: Run, problem: Problem, chosen: list[Champion]) -> dict[str,
             for w in _part(problem, c.shape_class).workloads
         ],
     }
+
+
+def _proven_groups(problem: Problem, chosen: list[Champion]) -> list[int]:
+    """Return how many query heads shared one of K and V in what the champions were right on."""
+    timed = {t.workload for c in chosen for m in c.measurements if m.passed for t in m.timings}
+    known = (*problem.workloads, *problem.held_out)
+    return sorted({w.heads // w.kv_heads for w in known if w.name in timed})
 
 
 WORKLOAD_KEYS = {"batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal"}

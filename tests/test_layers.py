@@ -15,10 +15,22 @@ LAYERS = [
     {"cli"},
     {"assemble"},
     {"config"},
-    {"loop", "export", "comparison", "sweep", "warm_start", "dataset", "lifecycle", "mcp"},
+    {
+        "loop",
+        "mcp",
+        "export",
+        "comparison",
+        "sweep",
+        "planning",
+        "tracing",
+        "huggingface",
+        "warm_start",
+        "dataset",
+        "lifecycle",
+    },
     {"desk"},
     {"toolbox"},
-    {"search", "evaluators", "store", "reporters", "standalone", "proposers"},
+    {"search", "evaluators", "store", "reporters", "standalone", "dispatch", "proposers"},
     {"worker"},
     {"operators", "bench"},
     {"archives", "backends", "landscape", "llm"},
@@ -29,6 +41,7 @@ LAYERS = [
     {"problem", "space"},
     {"expressions"},
     {"errors", "syntax"},
+    {"trace_hook"},  # runs in the user's program: imports nothing of ours
 ]
 
 HOMES = {

@@ -33,9 +33,33 @@ def root(
 
 
 def _register() -> None:
-    from evokernel.cli import campaign, compile, experiments, inspect, kernel, lifecycle, machine, mcp, submit, sweep
+    from evokernel.cli import (
+        campaign,
+        compile,
+        experiments,
+        inspect,
+        kernel,
+        lifecycle,
+        machine,
+        mcp,
+        submit,
+        sweep,
+        workloads,
+    )
 
-    for module in (campaign, sweep, inspect, experiments, submit, mcp, kernel, compile, machine, lifecycle):
+    for module in (
+        campaign,
+        sweep,
+        inspect,
+        experiments,
+        submit,
+        mcp,
+        kernel,
+        compile,
+        workloads,
+        machine,
+        lifecycle,
+    ):
         for name, command in module.COMMANDS.items():
             app.command(name)(command)
     app.add_typer(lifecycle.db, name="db")

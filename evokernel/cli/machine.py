@@ -1,13 +1,11 @@
-"""Commands about this machine and what is at hand: doctor, spaces, init."""
+"""Commands about this machine and what is at hand: doctor, spaces."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from evokernel.cli.options import Json
 
@@ -102,19 +100,4 @@ def _first_line(path: Path) -> str:
     return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
 
 
-def init(
-    path: Annotated[Path, typer.Argument(help="Where to write the configuration.")] = Path("campaign.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-) -> None:
-    """Write a commented configuration to start from."""
-    from evokernel.config import BUILT_IN
-    from evokernel.errors import EvokernelError
-
-    if path.exists() and not force:
-        raise EvokernelError(f"{path} exists; choose another name or --force")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text((BUILT_IN / "start.yaml").read_text())
-    print(f"wrote {path}; edit it, then: evokernel run --config {path}")
-
-
-COMMANDS = {"doctor": doctor, "spaces": spaces, "init": init}
+COMMANDS = {"doctor": doctor, "spaces": spaces}

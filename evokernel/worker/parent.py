@@ -40,7 +40,7 @@ from evokernel.worker.session import (
     printable,
     refuse_changed,
 )
-from evokernel.worker.timing import Disturbed, Effort, Taken, Timer, TooFast
+from evokernel.worker.timing import BASELINE_LIMIT_S, Disturbed, Effort, Taken, Timer, TooFast
 
 ARENA_BYTES = 1 << 30  # address space; pages are taken as tensors are placed
 COMPILE_LIMIT_S = 60.0
@@ -155,6 +155,12 @@ class Worker(ABC):
                 **self.surroundings(),
             },
         )
+
+    def baseline_latencies(self, workload: Workload) -> Mapping[str, float]:
+        """Return the median latency, in microseconds, of every baseline that serves a workload."""
+        with self.checking(), self.timing():
+            self.timer.calibrate(self.timer.peer_type(self.baseline, BASELINE_LIMIT_S), workload)
+        return self.timer.records[workload.name]
 
     def judged(self, child: Child, load: Callable[[Player], Facts], trial: Trial) -> Measurement:
         """Load, check and time in a child; every way in which it can fail becomes an outcome here."""
