@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("evokernel needs Python 3.11 or newer; this is %s (set PYTHON=...)" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(if $(TORCH_INDEX),$(BIN)/python -m pip install -q -c constraints.txt --index-url $(TORCH_INDEX) torch)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[figures,dashboard,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[figures,dashboard,mcp,dev]'
 	@touch $@
 
 figures: install

@@ -26,6 +26,7 @@ def _over_random(scores: dict[str, list[float]], which: str) -> float:
 
 FORMULAS: dict[str, Callable[[Any], float]] = {
     "value": float,
+    "total": lambda found: float(sum(found.values())),  # {"case": number}
     "count": lambda found: float(len(found)),
     "per_minute": lambda s: 60 * s["count"] / s["seconds"],
     "total_less_sampler": lambda s: s["total_s"] - s["sampler_s"],

@@ -11,12 +11,16 @@ from evokernel import warm_start
 from evokernel.archives import Archive
 from evokernel.candidate import Body, Genome, find_module, load_genome
 from evokernel.config import Config, SweepConfig
+from evokernel.desk import Desk
 from evokernel.devices import Device
 from evokernel.errors import CandidateError, ConfigError, EvokernelError, SpaceError
 from evokernel.evaluators import Evaluator
+from evokernel.llm import Model
+from evokernel.llm.ledger import Ledger, Price
 from evokernel.loop import Campaign
 from evokernel.operators import Operator
 from evokernel.problem import Problem
+from evokernel.proposers import Proposers
 from evokernel.reporters import Reporter
 from evokernel.search import FIRST, Search
 from evokernel.store import Run, Store
@@ -116,8 +120,41 @@ def check_spaces(bodies: list[Genome], problem: Problem, device: Device) -> None
             raise ConfigError(f"no space serves {shape_class.name}: {'; '.join(reasons)}")
 
 
+def models(config: Config, ledger: Ledger, store: Store) -> list[Model]:
+    """Build the models, the cheapest first; the client is imported only if one is configured."""
+    from evokernel.llm.scripted import Replay
+
+    built: list[Model] = []
+    for index, section in enumerate(config.models):
+        if section.replay is not None:
+            try:
+                run = store.run(section.replay)
+            except EvokernelError as error:
+                raise ConfigError(f"models.{index}.replay: {error}") from None
+            built.append(Replay([c.messages for c in store.conversations(run.id) if c.messages]))
+            continue
+        from evokernel.llm.model import Endpoint
+
+        built.append(
+            Endpoint(
+                section.name,
+                ledger,
+                section.base_url,
+                section.key_env,
+                Price(section.input_usd, section.output_usd),
+                section.timeout,
+                section.retries,
+                section.backoff,
+                section.per_minute,
+                section.stream,
+                section.extra,
+            )
+        )
+    return sorted(built, key=lambda model: model.output_usd)
+
+
 def operators(
-    config: Config, generation_0: list[Genome], best: Mapping[str, Sequence[Genome]]
+    config: Config, generation_0: list[Genome], best: Mapping[str, Sequence[Genome]], models: Sequence[Model] = ()
 ) -> list[tuple[Operator, float]]:
     """Build the operators with their weights; the seeds come before anything else, another run's best before all."""
     seed_class = resolve("seed", "operators", Operator, "operators.seed")  # type: ignore[type-abstract]
@@ -126,7 +163,7 @@ def operators(
     for name, section in config.operators.items():
         place = f"operators.{name}"
         cls = resolve(section.type or name, "operators", Operator, f"{place}.type")  # type: ignore[type-abstract]
-        operator = build(cls, section.model_extra or {}, place, seed=config.seed)
+        operator = build(cls, section.model_extra or {}, place, seed=config.seed, models=models)
         operator.name = name
         built.append((operator, section.weight))
     return built
@@ -138,7 +175,13 @@ def evaluator(config: Config | SweepConfig, device: Device) -> Evaluator:
     return build(cls, section.model_extra or {}, "evaluator", device=device, baselines=tuple(config.baselines))
 
 
-def search(config: Config, problem: Problem, device: Device, earlier: Experience | None = None) -> Search:
+def search(
+    config: Config,
+    problem: Problem,
+    device: Device,
+    earlier: Experience | None = None,
+    models: Sequence[Model] = (),
+) -> Search:
     bodies = templates(config, problem)
     check_spaces(bodies, problem, device)
     archive = resolve(config.archive.type, "archives", Archive, "archive.type")  # type: ignore[type-abstract]
@@ -148,7 +191,7 @@ def search(config: Config, problem: Problem, device: Device, earlier: Experience
             names = sorted({name for genome in bodies for name in genome.body.space.knobs})
             raise ConfigError(f"archive.axes names {axis!r}, which is no knob; choose of {', '.join(names)}")
     build(archive, arguments, "archive")  # refuse a bad section now, not at the first shape class
-    built = operators(config, [*bodies, *seeds(config, problem)], earlier.best if earlier else {})
+    built = operators(config, [*bodies, *seeds(config, problem)], earlier.best if earlier else {}, models)
     if earlier:
         earlier.teach([operator for operator, _ in built])
     return Search(problem, bodies, built, lambda: build(archive, arguments, "archive"), device.context(), config.seed)
@@ -156,15 +199,31 @@ def search(config: Config, problem: Problem, device: Device, earlier: Experience
 
 def campaign(config: Config, store: Store, run: Run, device: Device, reporter: Reporter) -> Campaign:
     problem = config.problem.problem()
+    spent = store.spent(run.id)
+    ledger = Ledger(config.budget.tokens, config.budget.usd, spent.tokens, spent.usd)
+    asked = models(config, ledger, store)
+    searched = search(config, problem, device, experience(config, problem, store), asked)
     return Campaign(
         run,
         store,
-        search(config, problem, device, experience(config, problem, store)),
+        searched,
         evaluator(config, device),
         problem,
         config.budget.budget(),
         reporter,
+        desk(store, run, searched, ledger, reporter, asked),
     )
+
+
+def desk(store: Store, run: Run, searched: Search, ledger: Ledger, reporter: Reporter, asked: Sequence[Model]) -> Desk:
+    """Give every slow operator a thread."""
+    threads = max(1, sum(operator.slow for operator, _ in searched.operators))
+
+    def cancel() -> None:
+        for model in asked:
+            model.cancelled.set()
+
+    return Desk(store, run, searched, ledger, reporter, Proposers(threads), cancel)
 
 
 def experience(config: Config, problem: Problem, store: Store) -> Experience | None:

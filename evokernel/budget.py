@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+MODELS = ("usd", "tokens")  # what only models spend
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -42,15 +44,21 @@ class Budget:
         return result
 
     def exhausted(self, spent: Spent, *, verifying: bool = False) -> str | None:
-        """Return the name of a cap that is reached, or None. Verification is not bound by the evaluation cap."""
+        """Return the name of a cap that is reached, or None. Verification is not bound by the evaluation cap.
+
+        Caps on tokens and USD bind the models (llm/ledger.py): without them the samplers go on.
+        """
         used = self.used(spent, verifying=verifying)
+        for name in MODELS:
+            used.pop(name, None)
         if verifying:
             used.pop("evaluations", None)
         return next((name for name, share in used.items() if share >= 1), None)
 
     def left_s(self, spent: Spent) -> float | None:
         """Estimate the seconds until the first cap is reached at the pace so far."""
-        shares = [share for share in self.used(spent, verifying=False).values() if share > 0]
+        used = self.used(spent, verifying=False)
+        shares = [share for name, share in used.items() if share > 0 and name not in MODELS]
         if not shares or not spent.wall_s:
             return self.wall_s
         return max(0.0, spent.wall_s * (1 / max(shares) - 1))

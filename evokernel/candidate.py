@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from evokernel import syntax
 from evokernel.errors import CandidateError
 from evokernel.space import Knobs, KnobValue, SearchSpace
 
@@ -73,7 +74,7 @@ def _literal(tree: ast.Module, name: str, where: str) -> tuple[Any, ast.stmt]:
 def _inline_fragments(source: str, where: str) -> str:
     """Replace each import from search_spaces.lib by the fragment's definitions, so that the module stands alone."""
     lines = _lines(source)
-    for node in reversed(ast.parse(source).body):
+    for node in reversed(syntax.parse(source).body):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FRAGMENT_PACKAGE + "."):
             path = library() / (node.module or "").replace(".", "/")
             path = path.with_suffix(".py")
@@ -88,7 +89,7 @@ def _definitions(path: Path) -> list[str]:
     text = path.read_text()
     lines = _lines(text)
     drop: set[int] = set()
-    for index, node in enumerate(ast.parse(text).body):
+    for index, node in enumerate(syntax.parse(text).body):
         docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if docstring or isinstance(node, ast.Import | ast.ImportFrom):
             drop.update(range(node.lineno - 1, node.end_lineno or node.lineno))
@@ -105,7 +106,7 @@ class Body:
 
     def __post_init__(self) -> None:
         try:
-            ast.parse(self.source)
+            syntax.parse(self.source)
         except SyntaxError as error:
             raise CandidateError(f"{self.where}:{error.lineno}: {error.msg}") from None
         if MARKER not in _lines(self.source):
@@ -125,7 +126,7 @@ class Body:
 
     @cached_property
     def _tree(self) -> ast.Module:
-        return ast.parse(self.source)
+        return syntax.parse(self.source)
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -147,7 +148,7 @@ class Body:
         space = self.space.restricted(grid, where)
         knobs = {n: self.defaults[n] if self.defaults[n] in values else values[0] for n, values in space.knobs.items()}
         lines = _lines(self.render(knobs))
-        _, node = _literal(ast.parse("\n".join(lines)), "SPACE", self.where)
+        _, node = _literal(syntax.parse("\n".join(lines)), "SPACE", self.where)
         literal = pprint.pformat(space.to_literal(), width=100, sort_dicts=False)
         lines[node.lineno - 1 : node.end_lineno] = [f"SPACE = {literal}"]
         return Body("\n".join(lines) + "\n", self.where)
@@ -191,7 +192,7 @@ def load_genome(path: Path) -> Genome:
     """Read a candidate file, or a seed: a template's name and the knobs in which it differs from the defaults."""
     path = Path(path)
     try:
-        tree = ast.parse(path.read_text())
+        tree = syntax.parse(path.read_text())
     except (OSError, SyntaxError, ValueError) as error:
         raise CandidateError(f"{path}: {error}") from None
     names = {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}

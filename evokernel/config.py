@@ -161,6 +161,32 @@ class EvaluatorSection(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
+class ModelSection(Section):
+    """A language model behind an OpenAI-compatible URL, or the stored conversations of a run played again.
+
+    The key itself stands in the environment, never here: a configuration is stored with its run.
+    """
+
+    name: str = Field(min_length=1)
+    base_url: str | None = Field(None, pattern=r"^https?://[^@\s]+$")
+    key_env: str = Field("OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    input_usd: float = Field(0.0, ge=0)  # per million tokens
+    output_usd: float = Field(0.0, ge=0)
+    timeout: Seconds = 300.0
+    retries: int = Field(4, ge=0)
+    backoff: Seconds = 1.0
+    per_minute: float | None = Field(None, gt=0)
+    stream: bool = True
+    extra: dict[str, Any] = {}  # temperature, reasoning_effort, ...: sent as they are
+    replay: str | None = None
+
+    @model_validator(mode="after")
+    def _no_secrets(self) -> ModelSection:
+        if found := {name.lower() for name in self.extra} & {"api_key", "authorization", "extra_headers"}:
+            raise ValueError(f"extra names {found.pop()}; a key stands in the environment, under key_env")
+        return self
+
+
 class BudgetSection(Section):
     """Hard caps; what is absent is unlimited."""
 
@@ -191,6 +217,7 @@ class Config(Section):
         "tune": OperatorSection(weight=1.0),
         "mutate": OperatorSection(weight=1.0),
     }
+    models: list[ModelSection] = []
     archive: ArchiveSection = ArchiveSection()
     evaluator: EvaluatorSection = EvaluatorSection()
     baselines: list[str] = Field(["sdpa"], min_length=1)

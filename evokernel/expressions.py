@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from evokernel import syntax
 from evokernel.errors import SpaceError
 
 Function: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -47,7 +48,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max}
 def parse(text: str) -> ast.expr:
     """Parse an expression, or raise SpaceError quoting it."""
     try:
-        return ast.parse(text, mode="eval").body
+        return syntax.parse_expression(text)
     except (SyntaxError, ValueError) as error:
         raise SpaceError(f"expression {text!r} does not parse: {getattr(error, 'msg', error)}") from None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from evokernel.budget import Budget, Spent
 from evokernel.candidate import Candidate
+from evokernel.desk import Desk
 from evokernel.evaluators import Evaluator, Job
 from evokernel.measurement import Fidelity, Measurement, Outcome, Record
 from evokernel.problem import Problem, ShapeClass
@@ -33,6 +34,7 @@ class Campaign:
     problem: Problem
     budget: Budget
     reporter: Reporter
+    desk: Desk
 
     def __post_init__(self) -> None:
         self.classes = {c.name: c for c in self.problem.shape_classes()}
@@ -44,6 +46,7 @@ class Campaign:
         self.started_at = self.last_saved = self.last_poll = self.evaluator.now()
         self.evaluated_here = 0
         self.busy_s = 0.0
+        self.desk.open(self.begin, self.in_flight, lambda: self.stopping)
 
     def stop(self, reason: str) -> None:
         """Start no more candidates; what is in flight is finished and stored."""
@@ -56,6 +59,7 @@ class Campaign:
         try:
             self.restore()
             self.explore()
+            self.desk.close()
             drained = self.stopping in ("interrupted", "stop requested")
             if not drained:
                 self.verify()
@@ -88,26 +92,29 @@ class Campaign:
         """Keep the evaluator full until the budget, the space or a request ends the search."""
         while True:
             self.check_stop()
-            while not self.stopping and len(self.in_flight) < self.evaluator.slots:
-                self.start_one()
+            self.desk.serve()
+            while not self.stopping and len(self.in_flight) < self.evaluator.slots and self.start_one():
                 self.check_stop()
-            if not self.in_flight:
+            if not self.in_flight and (self.stopping or not self.desk.busy):
                 return
             self.collect()
 
-    def start_one(self) -> None:
+    def start_one(self) -> bool:
+        """Start a candidate; False when there is none to start now."""
         again = self.search.remeasure()
         if again is not None:
             self.submit(again)
-            return
+            return True
         try:
             proposal = self.search.propose()
         except SpaceExhausted as end:
-            self.stop(str(end))
-            return
+            if not self.desk.slow or not (self.in_flight or self.desk.busy):  # a model may open more
+                self.stop(str(end))
+            return False
         candidate = self.store.add_candidate(self.run.id, proposal)
         self.search.announce(candidate)
         self.submit(candidate)
+        return True
 
     def submit(self, candidate: Candidate, fidelity: Fidelity = Fidelity.FULL) -> None:
         bar = self.search.bar(candidate) if fidelity is Fidelity.FULL else {}
@@ -115,8 +122,16 @@ class Campaign:
         self.in_flight[candidate.id] = job
         self.evaluator.submit(job)
 
+    def begin(self, candidate: Candidate, fidelity: Fidelity) -> None:
+        """Measure what the desk took in, and see whether more may follow."""
+        self.submit(candidate, fidelity)
+        self.check_stop()
+
     def collect(self) -> None:
         """Store and tell what has finished."""
+        if not self.in_flight:
+            self.desk.wait(STOP_POLL_S)
+            return
         for job, measurement in self.evaluator.wait(timeout_s=STOP_POLL_S):
             del self.in_flight[job.candidate.id]
             self.tell(self.store.add_measurement(self.run.id, job.candidate, measurement))
@@ -126,7 +141,8 @@ class Campaign:
         before = self.search.best(self.classes[record.candidate.shape_class])
         self.search.tell(record)
         after = self.search.best(self.classes[record.candidate.shape_class])
-        self.count(record.candidate, measurement)
+        self.count(measurement)
+        self.desk.told(record, self.search.score_of(record.candidate))
         improved = after is not None and (before is None or after.score > before.score)
         self.reporter.evaluated(record, record.score(self.parts[record.candidate.shape_class]), improved)
         self.reporter.update(self.progress())
@@ -135,7 +151,7 @@ class Campaign:
             extra={"candidate": record.candidate.id, "outcome": measurement.outcome, "seconds": measurement.seconds},
         )
 
-    def count(self, candidate: Candidate, measurement: Measurement) -> None:
+    def count(self, measurement: Measurement) -> None:
         self.outcomes[measurement.outcome] += 1
         self.evaluated_here += 1
         self.busy_s += measurement.seconds
@@ -143,8 +159,6 @@ class Campaign:
             self.spent,
             evaluations=self.spent.evaluations + 1,
             gpu_s=self.spent.gpu_s + measurement.device_seconds,
-            usd=self.spent.usd + candidate.cost_usd,
-            tokens=self.spent.tokens + candidate.tokens,
         )
 
     def check_stop(self, *, verifying: bool = False) -> bool:
@@ -163,7 +177,8 @@ class Campaign:
         return not cap and self.stopping not in ("interrupted", "stop requested")
 
     def spent_now(self) -> Spent:
-        return replace(self.spent, wall_s=self.spent.wall_s + self.evaluator.now() - self.last_saved)
+        wall_s = self.spent.wall_s + self.evaluator.now() - self.last_saved
+        return replace(self.spent, wall_s=wall_s, usd=self.desk.ledger.usd, tokens=self.desk.ledger.tokens)
 
     def save_clock(self) -> None:
         """Bank the wall time so far, so that a killed run resumes with what is left of its budget."""

@@ -106,6 +106,11 @@ class Measurement:
     def passed(self) -> bool:
         return self.outcome is Outcome.PASSED
 
+    @property
+    def given_up(self) -> bool:
+        """Whether a full measurement was broken off because it was clearly worse than the incumbent; a check is not."""
+        return self.passed and self.fidelity is Fidelity.SCREEN and "stopped_early" in self.resources
+
 
 @dataclass(frozen=True)
 class Record:

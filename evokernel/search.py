@@ -15,6 +15,7 @@ from evokernel.problem import Problem, ShapeClass
 
 PARENTS = 4  # offered to an operator
 ROUNDS = 2  # times that every operator is asked before a class counts as exhausted
+TRIAL = 12  # plans in which a new body is tuned before it is left to its rank
 FIRST = float("inf")  # the weight of an operator that is asked before all others: the seeds
 BELIEF = 2  # full measurements before a leader is believed
 SETTLED = 6  # scored candidates in a class before its leader is measured again: earlier ones are soon replaced
@@ -25,6 +26,19 @@ class SpaceExhausted(Exception):
 
 
 @dataclass
+class Trial:
+    """A body that no template has: an edit is judged by what tuning makes of it, not by its first knobs."""
+
+    asked: int = 0  # plans made for it
+    made: int = 0  # candidates of it; in a resumed run, what is left of the plans before
+    best: Entry | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.best is not None and max(self.asked, self.made - 1) < TRIAL
+
+
+@dataclass
 class ClassState:
     """What is known about one shape class."""
 
@@ -32,12 +46,13 @@ class ClassState:
     problem: Problem
     context: Mapping[str, Any]
     archive: Archive
-    known: set[str] = field(default_factory=set)  # genome keys proposed
+    known: dict[str, int] = field(default_factory=dict)  # genome keys proposed, each with its candidate
     asked: int = 0  # plans made, or announced by others
     measurements: dict[int, list[Measurement]] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
     records: dict[int, Record] = field(default_factory=dict)  # the latest of each scored candidate
     learnt: set[int] = field(default_factory=set)  # candidates that the operators were told of
+    trials: dict[str, Trial] = field(default_factory=dict)  # by body
     leader: int | None = None
 
     @property
@@ -99,6 +114,7 @@ class Search:
         seed: int = 0,
     ) -> None:
         self.templates = tuple(templates)
+        self.template_bodies = {genome.body.digest for genome in templates}
         self.operators = list(operators)
         self.seed = seed
         self.states = {
@@ -115,16 +131,21 @@ class Search:
             ask = self.ask(state.shape_class)
             answer = ask.answer()
             if answer is not None:
-                return self.candidate(ask, *answer)
+                operator, proposal = answer
+                return self.candidate(state.shape_class.name, operator.name, proposal)
         raise SpaceExhausted("every genome that the operators find has been proposed")
 
-    def ask(self, shape_class: ShapeClass) -> Ask:
-        """Draw parents and operators for a new candidate of a class."""
+    def ask(self, shape_class: ShapeClass, *, tuned: bool = True) -> Ask:
+        """Draw parents and operators for a new candidate; every second plan tunes a body on trial, if any is."""
         state = self.states[shape_class.name]
         # A stream of its own for every ask, so that a resumed run goes on as it would have.
         rng = random.Random(f"{self.seed}/{shape_class.name}/{state.asked}")
         state.asked += 1
+        trial = next((t for t in state.trials.values() if t.open), None) if tuned and state.asked % 2 else None
         entries = state.archive.sample(rng, PARENTS)
+        if trial is not None and trial.best is not None:
+            trial.asked += 1
+            entries = [trial.best]
         plan = Plan(
             shape_class,
             state.problem,
@@ -134,30 +155,52 @@ class Search:
             rng,
             lambda genome: genome.key in state.known,
         )
-        return Ask(plan, self._order(rng))
+        return Ask(plan, self._order(rng, tuners_first=trial is not None))
 
-    def _order(self, rng: random.Random) -> tuple[Operator, ...]:
+    @property
+    def asked(self) -> int:
+        """Count the plans made so far."""
+        return sum(state.asked for state in self.states.values())
+
+    def plan_for_slow(self) -> Plan | None:
+        """Return a plan of the class whose turn it is among those with parents, or None while there are none."""
+        ready = [state for state in self.states.values() if state.archive.entries()]
+        if not ready:
+            return None
+        return self.ask(min(ready, key=lambda s: (s.turn, s.shape_class)).shape_class, tuned=False).plan
+
+    def _order(self, rng: random.Random, *, tuners_first: bool) -> tuple[Operator, ...]:
         """Put the seeds first, then draw by weight, so that no operator is left out before it is all given up."""
-        order = [operator for operator, weight in self.operators if weight == FIRST]
+        seeds = [operator for operator, weight in self.operators if weight == FIRST]
+        order: list[Operator] = []
         for _ in range(ROUNDS):
-            left = [(operator, weight) for operator, weight in self.operators if 0 < weight < FIRST]
+            left = [(o, weight) for o, weight in self.operators if 0 < weight < FIRST and not o.slow]
             while left:
                 drawn = rng.choices(range(len(left)), [weight for _, weight in left])[0]
                 order.append(left.pop(drawn)[0])
-        return tuple(order)
+        if tuners_first:
+            order.sort(key=lambda operator: not operator.tunes)
+        return (*seeds, *order)
 
-    def candidate(self, ask: Ask, operator: Operator, proposal: Proposal) -> Candidate:
+    def candidate(self, shape_class: str, operator: str, proposal: Proposal) -> Candidate:
         """Make a candidate of what an operator answered."""
         return Candidate(
             proposal.genome,
-            ask.plan.shape_class.name,
-            operator.name,
+            shape_class,
+            operator,
             proposal.parents,
             1 + max((self.generations.get(p, 0) for p in proposal.parents), default=-1),
             proposal.note,
             proposal.cost_usd,
             proposal.tokens,
         )
+
+    def number(self, shape_class: str, genome: Genome) -> int | None:
+        """Return the candidate that a genome is in a class, if it was proposed."""
+        return self.states[shape_class].known.get(genome.key)
+
+    def score_of(self, candidate: Candidate) -> float | None:
+        return self.states[candidate.shape_class].scores.get(candidate.id)
 
     def announce(self, candidate: Candidate) -> None:
         """Note a candidate that has been stored and is about to be measured."""
@@ -166,8 +209,11 @@ class Search:
         self.generations[candidate.id] = candidate.generation
         state = self.states[candidate.shape_class]
         if candidate.genome.key not in state.known:
-            state.known.add(candidate.genome.key)
+            state.known[candidate.genome.key] = candidate.id
             state.asked = max(state.asked, len(state.known))  # in a resumed run, the asks of the one before
+        body = candidate.genome.body.digest
+        if body not in self.template_bodies:
+            state.trials.setdefault(body, Trial()).made += 1
         for operator, _ in self.operators:
             operator.expect(candidate)
 
@@ -180,17 +226,25 @@ class Search:
         value = state.score_again(record)
         if value is not None or scored_before:
             state.archive.add(record, value)
-        if record.measurement.passed and record.measurement.fidelity is Fidelity.SCREEN:
-            value = partial_score(record.measurement, state.problem)  # given up: what is known of it is bad enough
+        trial = state.trials.get(candidate.genome.body.digest)
+        if trial is not None and value is not None and (trial.best is None or value > trial.best.score):
+            trial.best = Entry(record, value)
+        if record.measurement.given_up:
+            value = partial_score(record.measurement, state.problem)  # what is known of it is bad enough
         if candidate.id not in state.learnt and (value is not None or not record.measurement.passed):
             state.learnt.add(candidate.id)
             for operator, _ in self.operators:
                 operator.learn(record, value)
 
     def bar(self, candidate: Candidate) -> dict[str, float]:
-        """Return what a candidate must come near: its class's leader by workload, or nothing for the leader itself."""
+        """Return what a candidate must come near: its class's leader by workload.
+
+        Nothing for the leader itself, and for an edited body that has not been tuned yet.
+        """
         state = self.states[candidate.shape_class]
-        if state.leader is None or candidate.id in state.scores:
+        trial = state.trials.get(candidate.genome.body.digest)
+        untuned = trial is not None and (trial.best is None or trial.open)
+        if state.leader is None or candidate.id in state.scores or untuned:
             return {}
         return workload_speedups(state.measurements[state.leader], held_out=False)
 

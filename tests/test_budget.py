@@ -12,10 +12,16 @@ def test_the_search_stops_before_the_share_kept_for_verification():
 
 
 def test_the_cap_that_is_reached_is_named():
-    budget = Budget(wall_s=100, evaluations=10, usd=1.0, tokens=1000)
+    budget = Budget(wall_s=100, evaluations=10, gpu_s=50.0)
     assert budget.exhausted(Spent(evaluations=10)) == "evaluations"
-    assert budget.exhausted(Spent(usd=1.0)) == "usd"
-    assert budget.exhausted(Spent(tokens=1000)) == "tokens"
+    assert budget.exhausted(Spent(gpu_s=50.0)) == "gpu_s"
+
+
+def test_what_models_may_cost_ends_no_search():
+    budget = Budget(wall_s=100, usd=1.0, tokens=0, verify_share=0.0)
+    assert budget.exhausted(Spent(usd=1.0, tokens=1)) is None
+    assert budget.left_s(Spent(wall_s=50, usd=1.0)) == 50
+    assert budget.used(Spent(usd=0.5), verifying=False)["usd"] == 0.5
 
 
 def test_verification_is_not_bound_by_the_cap_on_evaluations():
@@ -23,7 +29,7 @@ def test_verification_is_not_bound_by_the_cap_on_evaluations():
 
 
 def test_a_cap_of_zero_is_reached_at_once():
-    assert Budget(usd=0.0).exhausted(Spent()) == "usd"
+    assert Budget(gpu_s=0.0).exhausted(Spent()) == "gpu_s"
 
 
 def test_the_time_left_follows_the_cap_that_is_nearest():

@@ -18,6 +18,7 @@ LAYERS = [
     {"config"},
     {
         "loop",
+        "mcp",
         "export",
         "comparison",
         "sweep",
@@ -28,7 +29,9 @@ LAYERS = [
         "dataset",
         "lifecycle",
     },
-    {"search", "evaluators", "store", "reporters", "standalone", "dispatch"},
+    {"desk"},
+    {"toolbox"},
+    {"search", "evaluators", "store", "reporters", "standalone", "dispatch", "proposers"},
     {"worker"},
     {"operators", "bench"},
     {"archives", "backends", "landscape", "llm"},
@@ -38,7 +41,7 @@ LAYERS = [
     {"candidate"},
     {"problem", "space"},
     {"expressions"},
-    {"errors"},
+    {"errors", "syntax"},
     {"trace_hook"},  # runs in the user's program: imports nothing of ours
 ]
 
@@ -48,6 +51,8 @@ HOMES = {
     "sqlalchemy": {"store/"},
     "alembic": {"store/"},
     "openai": {"llm/model.py"},
+    "httpx2": {"llm/model.py"},
+    "mcp": {"mcp.py"},
     "typer": {"cli/"},
     "pydantic": {"config.py"},
     "pyarrow": {"landscape.py"},

@@ -17,8 +17,8 @@ from evokernel.operators.random import Random
 from evokernel.operators.seed import Seed
 from evokernel.operators.tune import Tune
 from evokernel.problem import Problem, Workload
-from evokernel.search import BELIEF, FIRST, SETTLED, Search, SpaceExhausted
-from tests.toys import CLASS, PROBLEM, TWO, body, genome, passed
+from evokernel.search import BELIEF, FIRST, SETTLED, TRIAL, Search, SpaceExhausted
+from tests.toys import CLASS, PROBLEM, RIGHT, TWO, body, genome, passed
 
 DEVICE = {"arch": 0, "shared_bytes": 1 << 40, "num_sms": 2}
 
@@ -239,9 +239,31 @@ def test_operators_hear_of_each_candidate_once_when_it_starts_and_once_when_it_i
 def test_a_candidate_that_was_given_up_teaches_its_partial_score_and_never_leads():
     listener = Listening()
     bench = Bench(search(operators=[(listener, 1.0)]))
-    bench.step(passed(2.0, fidelity=Fidelity.SCREEN))
+    bench.step(passed(2.0, fidelity=Fidelity.SCREEN, resources={"stopped_early": "w: 2.000"}))
     assert listener.heard == [(1, pytest.approx(2.0))]
     assert bench.search.best(CLASS) is None
+
+
+def test_a_check_teaches_nothing_and_the_times_that_follow_do():
+    listener = Listening()
+    bench = Bench(search(operators=[(listener, 1.0)]))
+    checked = bench.step(passed(9.0, fidelity=Fidelity.SCREEN))
+    assert listener.heard == []
+    bench.finish(checked.candidate, passed(2.0))
+    assert listener.heard == [(1, pytest.approx(2.0))]
+
+
+def test_an_edited_body_need_not_come_near_the_leader_until_it_has_been_tuned():
+    bench = Bench(search(operators=[(Seed([genome()]), FIRST), (Tune("random"), 1.0)]))
+    leader = bench.step(passed(2.0)).candidate
+    edited = edited_by_hand(bench, leader)
+    assert bench.search.bar(edited) == {}
+    bench.finish(edited, passed(0.1))
+    other = edited_by_hand(bench, leader, lanes=8)
+    assert bench.search.bar(other) == {}
+    while bench.search.states[CLASS.name].trials[EDITED.digest].open:
+        bench.step(passed(0.1))
+    assert bench.search.bar(other) != {}
 
 
 def test_a_new_candidate_must_come_near_the_leader_and_the_leader_near_nobody():
@@ -258,3 +280,73 @@ def test_nothing_leads_before_anything_has_passed():
     bench.step(Measurement(Outcome.COMPILE_ERROR, "no"))
     assert bench.search.best(CLASS) is None
     assert bench.search.leaders(CLASS, 3) == []
+
+
+# ---- edited bodies ----
+
+EDITED = body(
+    RIGHT.replace('"rows": [1, 2, 4]', '"rows": [1, 2, 4], "lanes": [1, 2, 4, 8, 16, 32]').replace(
+        '"rows": 2', '"rows": 2, "lanes": 1'
+    )
+)
+
+
+def edited_by_hand(bench, parent, **knobs):
+    """Announce a candidate of an edited body, as the desk does."""
+    made = bench.search.candidate(
+        CLASS.name, "agent", Proposal(Genome(EDITED, {**EDITED.defaults, **knobs}), (parent.id,))
+    )
+    candidate = replace(made, id=len(bench.started) + 1)
+    bench.started.append(candidate)
+    bench.search.announce(candidate)
+    return candidate
+
+
+def test_an_edited_body_that_starts_slowly_is_tuned_before_it_is_left_to_its_rank():
+    bench = Bench(
+        search(
+            operators=[(Seed([genome()]), FIRST), (Tune("random"), 1.0), (Mutate(), 1.0)], archive=lambda: Elites([])
+        )
+    )
+    parent = bench.step(passed(2.0)).candidate
+    bench.finish(edited_by_hand(bench, parent), passed(0.1))
+    following = [bench.step(passed(0.1)).candidate for _ in range(2 * TRIAL)]
+    ours = [c for c in following if c.genome.body.digest == EDITED.digest]
+    assert len(ours) >= TRIAL
+    assert sum(c.operator == "tune" for c in ours) > TRIAL / 2
+    assert any(c.genome.body.digest != EDITED.digest for c in following)
+    later = [bench.step(passed(0.1)).candidate for _ in range(TRIAL)]
+    assert sum(c.genome.body.digest == EDITED.digest for c in later) < TRIAL / 2 + 2
+
+
+def test_an_edited_body_that_fails_gets_no_trial():
+    bench = Bench(search(operators=[(Seed([genome()]), FIRST), (Tune("random"), 1.0)]))
+    parent = bench.step(passed(2.0)).candidate
+    bench.finish(edited_by_hand(bench, parent), Measurement(Outcome.INCORRECT, "wrong"))
+    following = [bench.step(passed(0.1)).candidate for _ in range(6)]
+    assert all(c.genome.body.digest != EDITED.digest for c in following)
+
+
+def test_templates_get_no_trial():
+    bench = Bench(search())
+    for _ in range(10):
+        bench.step()
+    assert all(not state.trials for state in bench.search.states.values())
+
+
+def test_a_slow_operator_is_planned_for_where_something_passed_and_asked_by_nobody_else():
+    class Slow(Operator):
+        name = "slow"
+        slow = True
+
+        def propose(self, plan):
+            raise AssertionError("asked in the driver's thread")
+
+    bench = Bench(search(TWO, [(Seed([genome()]), FIRST), (Slow(), 99.0), (Random(), 0.01)]))
+    assert bench.search.plan_for_slow() is None
+    first = bench.step()
+    assert first.measurement.passed
+    plan = bench.search.plan_for_slow()
+    assert plan.shape_class.name == first.candidate.shape_class
+    assert [p.candidate.id for p in plan.parents] == [first.candidate.id]
+    assert {bench.step().candidate.operator for _ in range(6)} <= {"seed", "random"}

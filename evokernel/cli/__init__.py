@@ -42,12 +42,26 @@ def _register() -> None:
         kernel,
         lifecycle,
         machine,
+        mcp,
+        submit,
         sweep,
         workloads,
     )
 
-    everything = (campaign, sweep, inspect, dashboard, experiments, kernel, compile, workloads, machine, lifecycle)
-    for module in everything:
+    for module in (
+        campaign,
+        sweep,
+        inspect,
+        dashboard,
+        experiments,
+        submit,
+        mcp,
+        kernel,
+        compile,
+        workloads,
+        machine,
+        lifecycle,
+    ):
         for name, command in module.COMMANDS.items():
             app.command(name)(command)
     app.add_typer(lifecycle.db, name="db")

@@ -36,6 +36,7 @@ def run(
     from evokernel import assemble
     from evokernel.config import load, locate
     from evokernel.errors import StoreError
+    from evokernel.llm.ledger import Ledger
     from evokernel.store import Store, made_up_name
 
     check_name("--name", name)
@@ -48,6 +49,7 @@ def run(
     assemble.search(settings, problem, device)  # refuse a bad configuration before the run exists
     assemble.evaluator(settings, device).close()
     store = Store.open(settings.store)
+    assemble.models(settings, Ledger(), store)
     assemble.experience(settings, problem, store)
     base = name or made_up_name(store)
     names = [base] if repeats == 1 else [f"{base}-{number}" for number in range(1, repeats + 1)]

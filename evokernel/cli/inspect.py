@@ -90,6 +90,7 @@ def top(
 def show(
     candidate_id: Id,
     source: Annotated[bool, typer.Option("--source", help="Print the rendered module alone.")] = False,
+    conversation: Annotated[bool, typer.Option("--conversation", help="Print what a model was asked.")] = False,
     db: Db = DEFAULT_DB,
     as_json: Json = False,
 ) -> None:
@@ -100,6 +101,9 @@ def show(
     candidate = store.candidate(candidate_id)
     if source:
         print(candidate.genome.source)
+        return
+    if conversation:
+        _print_conversations(store, candidate_id, as_json)
         return
     run = store.run_of(candidate_id)
     measurements = store.measurements(candidate_id)
@@ -146,6 +150,24 @@ def show(
         print(json.dumps(facts, indent=2))
     else:
         _print_candidate(facts)
+
+
+def _print_conversations(store: Store, candidate_id: int, as_json: bool) -> None:
+    from evokernel.store import exchange
+
+    found = exchange.conversations_about(store, candidate_id)
+    if as_json:
+        rows = [{"model": c.model, "tokens": c.tokens, "cost_usd": c.cost_usd, "messages": c.messages} for c in found]
+        print(json.dumps(rows, indent=2))
+        return
+    if not found:
+        print(f"candidate {candidate_id} came of no conversation")
+    for talk in found:
+        print(_printable(f"{talk.model}: {talk.tokens} tokens, {talk.cost_usd:.4f} USD"))
+        for message in talk.messages:
+            print(_printable(f"\n---- {message['role']}\n{message.get('content') or ''}"))
+            for call in message.get("tool_calls", ()):
+                print(_printable(f"calls {call['function']['name']} {call['function']['arguments']}"))
 
 
 def _print_candidate(facts: dict[str, Any]) -> None:

@@ -9,12 +9,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evokernel.candidate import Candidate, Genome
+from evokernel.llm.conversation import Said
+from evokernel.llm.tools import Alone, Tools
 from evokernel.measurement import Record
 from evokernel.problem import Problem, ShapeClass
 
 
 class ProposalError(Exception):
-    """The operator has nothing to propose now; the search asks another."""
+    """The operator has nothing to propose now; the search asks another. `said` is what a model was asked in vain."""
+
+    def __init__(
+        self, message: str, said: Said | None = None, *, no_model: bool = False, lasting: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.said = said
+        self.no_model = no_model  # no model answers, so that asking again soon is in vain
+        self.lasting = lasting  # or at all
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,7 @@ class Plan:
     parents: tuple[Parent, ...]
     rng: random.Random
     known: Callable[[Genome], bool] = field(default=lambda genome: False)  # already proposed in this class
+    tools: Tools = field(default_factory=Alone)  # the campaign's, for slow operators
 
 
 @dataclass(frozen=True)
@@ -48,12 +59,16 @@ class Proposal:
     note: str = ""
     cost_usd: float = 0.0
     tokens: int = 0
+    prediction: str = ""  # stored before any measurement
+    said: Said | None = None
 
 
 class Operator(ABC):
     """Turns parents into a new genome."""
 
     name = "operator"
+    slow = False  # takes seconds or minutes: asked in a thread of its own, while the others go on
+    tunes = False  # sets the knobs of a body that it is given
 
     @abstractmethod
     def propose(self, plan: Plan) -> Proposal:

@@ -29,6 +29,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 BEST_KEPT, LAST_KEPT = 200, 500
 TRIMMED_AT = BEST_KEPT + LAST_KEPT + 100  # trials told
 LITTER = 2000  # trials that stood in for something pending or invalid, now closed
+INHERITED = 20  # trials that the study of an edited body takes over from its parent's, the best ones
 STARTUP = 10  # trials told before a sampler looks at any
 ASKS = 2  # fits of the sampler per proposal; what is invalid after that is repaired
 REPAIRS = 300
@@ -65,7 +66,19 @@ class Study:
         value = FAILED_SCORE if score is None else score
         if score is None and self.sampler == "cmaes":  # it fits a surface, which an outlying 0 would bend
             value = self.worst or FAILED_SCORE
-        self.told.append((dict(candidate.genome.knobs), value))
+        self._add(dict(candidate.genome.knobs), value)
+
+    def inherit(self, parent: Study, mine: Knobs) -> None:
+        """Start from what a parent body's study knows, as far as its knobs are ours; our own new knobs are as given."""
+        best = sorted(range(len(parent.told)), key=lambda i: -parent.told[i][1])[:INHERITED]
+        for index in sorted(best):
+            knobs, value = parent.told[index]
+            merged = {name: knobs.get(name, mine[name]) for name in self.space.knobs}
+            if all(merged[name] in self.space.knobs[name] for name in merged):
+                self._add(merged, value)
+
+    def _add(self, knobs: Knobs, value: float) -> None:
+        self.told.append((knobs, value))
         if self.sampler != "random":
             self.trials.append(self._trial(*self.told[-1], self.distributions))
         if self.sampler == "cmaes":
@@ -185,6 +198,7 @@ class Tune(Operator):
     """Asks optuna for the knobs of the best parent's body, or of a template while there is no parent."""
 
     name = "tune"
+    tunes = True
 
     def __init__(self, sampler: str = "tpe", seed: int = 0) -> None:
         if sampler not in SAMPLERS:
@@ -194,6 +208,7 @@ class Tune(Operator):
         self.sampler = sampler
         self.seed = seed
         self.studies: dict[tuple[str, str], Study] = {}
+        self.bodies: dict[int, str] = {}  # of each candidate
         self.lock = threading.Lock()  # proposals are made in threads, optuna's studies are not safe in them
 
     def _study(self, body: Body, shape_class: str) -> Study:
@@ -201,6 +216,18 @@ class Tune(Operator):
         if key not in self.studies:
             self.studies[key] = Study(body.space, self.sampler)
         return self.studies[key]
+
+    def _begun(self, candidate: Candidate) -> Study:
+        """Return a candidate's study; that of an edited body starts from its parents'."""
+        body, where = candidate.genome.body, candidate.shape_class
+        self.bodies[candidate.id] = body.digest
+        new = (body.digest, where) not in self.studies
+        study = self._study(body, where)
+        for parent in candidate.parents if new else ():
+            theirs = self.studies.get((self.bodies.get(parent, ""), where))
+            if theirs is not None and theirs is not study:
+                study.inherit(theirs, dict(candidate.genome.knobs))
+        return study
 
     def propose(self, plan: Plan) -> Proposal:
         body, parents = self._body(plan)
@@ -237,7 +264,7 @@ class Tune(Operator):
 
     def expect(self, candidate: Candidate) -> None:
         with self.lock:
-            study = self._study(candidate.genome.body, candidate.shape_class)
+            study = self._begun(candidate)
             study.pending[candidate.id] = dict(candidate.genome.knobs)
 
     def learn(self, record: Record, score: float | None) -> None:

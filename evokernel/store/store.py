@@ -18,7 +18,7 @@ from evokernel.devices import Device
 from evokernel.errors import StoreError
 from evokernel.measurement import Fidelity, Measurement, Outcome, Record, Timing
 from evokernel.problem import Problem
-from evokernel.store import names, rows
+from evokernel.store import exchange, names, rows
 from evokernel.store.engine import WRITES, open_engine
 from evokernel.store.tables import (
     BodyRow,
@@ -65,6 +65,9 @@ class Submission:
     parent_id: int | None
     shape_class: str | None
     note: str
+    operator: str = "submit"
+    fidelity: Fidelity = Fidelity.FULL
+    prediction: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,12 +211,8 @@ class Store:
                     MeasurementRow.run_id == run_id
                 )
             ).one()
-            usd, tokens = session.execute(
-                select(func.sum(CandidateRow.cost_usd), func.sum(CandidateRow.tokens)).where(
-                    CandidateRow.run_id == run_id
-                )
-            ).one()
-        return Spent(elapsed, count, device_s or 0.0, usd or 0.0, tokens or 0)
+            usd, tokens = exchange.spent_on_models(session, run_id)
+        return Spent(elapsed, count, device_s or 0.0, usd, tokens)
 
     # ---- candidates and measurements ----
 
@@ -366,7 +365,15 @@ class Store:
     # ---- submissions, conversations, lessons ----
 
     def add_submission(
-        self, run_id: int, source: str, parent_id: int | None, shape_class: str | None, note: str
+        self,
+        run_id: int,
+        source: str,
+        parent_id: int | None,
+        shape_class: str | None,
+        note: str,
+        operator: str = "submit",
+        fidelity: Fidelity = Fidelity.FULL,
+        prediction: str = "",
     ) -> int:
         """Hand in a candidate for the run's driver to claim; returns the submission's id."""
         row = SubmissionRow(
@@ -375,6 +382,9 @@ class Store:
             parent_id=parent_id,
             shape_class=shape_class,
             note=rows.text(note),
+            operator=operator,
+            fidelity=fidelity.value,
+            prediction=rows.text(prediction),
             created_at=now(),
         )
         self._write(lambda session: session.add(row))
@@ -392,10 +402,13 @@ class Store:
                 SubmissionRow.parent_id,
                 SubmissionRow.shape_class,
                 SubmissionRow.note,
+                SubmissionRow.operator,
+                SubmissionRow.fidelity,
+                SubmissionRow.prediction,
             )
         )
-        claimed = self._write(lambda session: list(session.execute(claim)))
-        return sorted((Submission(*row) for row in claimed), key=lambda submission: submission.id)
+        claimed = sorted(self._write(lambda session: list(session.execute(claim))), key=lambda row: int(row[0]))
+        return [Submission(*row[:6], Fidelity(row[6]), row[7]) for row in claimed]
 
     def add_conversation(self, run_id: int, said: Conversation) -> None:
         row = ConversationRow(

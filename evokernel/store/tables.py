@@ -120,10 +120,15 @@ class SubmissionRow(Base):
     created_at: Mapped[datetime]
     claimed_at: Mapped[datetime | None]
     candidate_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))
+    operator: Mapped[str] = mapped_column(server_default="submit")
+    fidelity: Mapped[str] = mapped_column(server_default="full")
+    prediction: Mapped[str] = mapped_column(server_default="")
+    refusal: Mapped[str] = mapped_column(server_default="")  # why it became no candidate
 
 
 class ConversationRow(Base):
     __tablename__ = "conversation"
+    __table_args__ = (Index("ix_conversation_run", "run_id"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     candidate_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))
@@ -136,6 +141,7 @@ class ConversationRow(Base):
 
 class LessonRow(Base):
     __tablename__ = "lesson"
+    __table_args__ = (Index("ix_lesson_candidate", "candidate_id"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     candidate_id: Mapped[int | None] = mapped_column(ForeignKey("candidate.id"))

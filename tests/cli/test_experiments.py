@@ -1,7 +1,6 @@
 """Commands over several runs, and those that look after them: on real runs, with bad input refused in one line."""
 
 import json
-import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +11,7 @@ from evokernel import run_folder
 from evokernel.cli import app
 from evokernel.errors import EvokernelError
 from evokernel.store import Store
-from evokernel.store.engine import open_engine
+from tests.store.test_store import make_first_schema
 from tests.toys import RIGHT
 
 SETTINGS = {
@@ -115,15 +114,7 @@ def test_gc_says_what_it_removed_and_with_dry_run_what_it_would(evokernel, made)
 
 def test_db_upgrade_brings_an_old_database_to_the_newest_schema(evokernel, made):
     assert "is the newest" in evokernel("db", "upgrade")
-    shutil.copy(made / "evokernel.db", made / "old.db")
-    engine = open_engine("sqlite:///old.db", create=False)
-    with engine.begin() as connection:
-        for view in ("leaderboard", "lineage", "progress", "failures"):
-            connection.exec_driver_sql(f"DROP VIEW {view}")
-        connection.exec_driver_sql("DROP INDEX ix_measurement_reuse")
-        connection.exec_driver_sql("ALTER TABLE measurement DROP COLUMN reuse_key")
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
-    engine.dispose()
+    make_first_schema("sqlite:///old.db").close()
     assert "schema 0001 upgraded to" in evokernel("db", "upgrade", "--db", "sqlite:///old.db")
     assert "is the newest" in evokernel("db", "upgrade", "--db", "sqlite:///old.db")
 

@@ -14,7 +14,7 @@ from evokernel.operators.random import Random
 from evokernel.operators.seed import Seed
 from evokernel.operators.tune import BEST_KEPT, FAILED_SCORE, LAST_KEPT, STARTUP, TRIMMED_AT, Tune
 from tests.contracts.operator_contract import CONTEXT, PARENTS, OperatorContract, plan
-from tests.toys import CLASS, PROBLEM, RIGHT, candidate, genome, passed, record
+from tests.toys import CLASS, PROBLEM, RIGHT, body, candidate, genome, passed, record
 
 SEEDS = [genome(), genome(block=128, rows=4), genome(rows=1)]
 
@@ -253,3 +253,38 @@ class TestTuneCmaes(OperatorContract):
 
     def again(self, operator):
         return Tune(operator.sampler)
+
+
+def edited(**knobs):
+    """A body with one knob more and one value less than its parent."""
+    source = RIGHT.replace('"rows": [1, 2, 4]', '"rows": [1, 2], "lanes": [8, 16]').replace(
+        '"rows": 2', '"rows": 2, "lanes": 8'
+    )
+    made = body(source)
+    return Genome(made, {**made.defaults, **knobs})
+
+
+def test_the_study_of_an_edited_body_starts_from_its_parents_best_knobs():
+    tune = Tune("tpe")
+    for number, (knobs, speedup) in enumerate([({"rows": 4}, 3.0), ({"block": 128}, 2.0), ({"block": 32}, 1.0)], 1):
+        told = record(number, speedup, **knobs)
+        tune.expect(told.candidate)
+        tune.learn(told, told.score(PROBLEM))
+    child = Candidate(edited(lanes=16), CLASS.name, "agent", (1,), id=4)
+    tune.expect(child)
+    study = tune.studies[(child.genome.body.digest, CLASS.name)]
+    # rows=4 is no value of the child's; its new knob is as the edit set it.
+    assert study.told == [
+        ({"block": 128, "rows": 2, "lanes": 16, "form": "a", "only_a": 1}, 2.0),
+        ({"block": 32, "rows": 2, "lanes": 16, "form": "a", "only_a": 1}, 1.0),
+    ]
+    assert list(study.pending) == [4]
+
+
+def test_a_candidate_of_the_same_body_inherits_nothing():
+    tune = Tune("tpe")
+    told = record(1, 3.0)
+    tune.expect(told.candidate)
+    tune.learn(told, 3.0)
+    tune.expect(Candidate(genome(rows=1), CLASS.name, "mutate", (1,), id=2))
+    assert len(tune.studies[(genome().body.digest, CLASS.name)].told) == 1
