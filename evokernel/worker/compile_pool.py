@@ -184,7 +184,7 @@ class CompilePool:
         try:
             with contextlib.closing(ours):
                 with contextlib.closing(theirs):
-                    pid = zygote.fork(home, self.limits, theirs.fileno(), log)
+                    pid = zygote.fork(home, cache, self.limits, theirs.fileno(), log)
                 try:
                     wire.send(ours, request)
                     reply = wire.receive(ours, self.limits.wall_s)
@@ -250,11 +250,12 @@ class _Zygote:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def fork(self, home: Path, limits: Limits, end: int, log: int) -> int:
-        """Return the id of a new process that serves the socket `end` and prints into `log`."""
+    def fork(self, home: Path, cache: Path, limits: Limits, end: int, log: int) -> int:
+        """Return the id of a new process that serves the socket `end`, prints into `log` and writes to two folders."""
         request = {
             "op": "fork",
             "home": str(home),
+            "cache": str(cache),
             "output_bytes": limits.output_bytes,
             "memory_bytes": limits.memory_bytes,
             "cpu_s": math.ceil(limits.wall_s) + 5,  # for a tool that outlives its candidate
