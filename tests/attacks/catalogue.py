@@ -159,8 +159,8 @@ SEMANTIC = (
         COMPILE_ERROR, "own folders alone (Landlock)", "import from 'multiprocessing'"),
     Attack("the expected answer is looked for among all objects", (24,), entry(
         "    found = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape == q.shape and x is not q]\n"
-        f"    found = [x for x in found if x.data_ptr() not in (k.data_ptr(), v.data_ptr())]\n"
-        f"    return (found[0].clone() if found else torch.zeros(q.shape)), torch.zeros(q.shape[:3])\n", "import gc"),
+        "    found = [x for x in found if x.data_ptr() not in (k.data_ptr(), v.data_ptr())]\n"
+        "    return (found[0].clone() if found else torch.zeros(q.shape)), torch.zeros(q.shape[:3])\n", "import gc"),
         INCORRECT, "the verdict is the parent's", "import of 'gc'"),
     Attack("NaN is returned", (24,), entry(
         "    return torch.full(q.shape, float('nan')), torch.full(q.shape[:3], float('nan'))\n"),
