@@ -331,6 +331,21 @@ OURS = (
     Attack("the evaluator's sources are written to", (), first(
         "import evokernel; open(evokernel.__path__[0] + '/left_behind.py', 'w')"),
         COMPILE_ERROR, "own folders alone (Landlock)", "import of 'evokernel'"),
+    Attack("the lock of those who time is held for ever", (), first(
+        "import fcntl, glob\n    KEPT.extend(open(p) for p in glob.glob('/tmp/evokernel-*/*.lock'))\n"
+        "    for f in KEPT: fcntl.flock(f, fcntl.LOCK_SH)") + "\nKEPT = []\n",
+        COMPILE_ERROR, "refused system calls", "import of 'fcntl'"),
+    Attack("a part of the database is locked", (), first(
+        "import fcntl; fcntl.lockf(open(__file__), fcntl.LOCK_SH | fcntl.LOCK_NB)"),
+        COMPILE_ERROR, "refused system calls", "import of 'fcntl'"),
+    Attack("memory is left behind that no process owns", (), first(
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+        "    if libc.shmget(0, 4096, 0o1600) < 0: raise PermissionError(ctypes.get_errno())"),
+        COMPILE_ERROR, "refused system calls", "import of 'ctypes'"),
+    Attack("folders are made deeper than a walk can follow", (), first(
+        "import os; here = os.getcwd()\n    for _ in range(1200): os.mkdir('d'); os.chdir('d')\n"
+        "    os.chdir(here); raise ValueError('made')"),
+        COMPILE_ERROR, "a folder each, removed at its end", "import of 'os'"),
     Attack("a connection is opened", (), first("import socket; socket.create_connection(('127.0.0.1', 9))"),
         COMPILE_ERROR, "refused system calls", "import of 'socket'"),
     Attack("a program is run", (), first("import subprocess; subprocess.run(['true'])"),

@@ -142,4 +142,17 @@ def test_a_compiling_candidate_signals_nobody_but_itself(pool, tmp_path):
 @scopes
 def test_a_compiling_candidate_connects_to_nobody(pool, tmp_path):
     found = compiled(pool, tmp_path, "import socket; socket.create_connection(('127.0.0.1', 9))", 256)
-    assert (found.outcome, "Permission denied" in found.message) == (Outcome.COMPILE_ERROR, True)
+    assert (found.outcome, "Operation not permitted" in found.message) == (Outcome.COMPILE_ERROR, True)
+
+
+def test_a_compiling_candidate_locks_nothing_that_others_lock(pool, tmp_path):
+    deed = "import fcntl; fcntl.flock(open(__file__), fcntl.LOCK_EX)"
+    found = compiled(pool, tmp_path, deed, 256)
+    assert (found.outcome, "Operation not permitted" in found.message) == (Outcome.COMPILE_ERROR, True)
+
+
+def test_folders_deeper_than_a_walk_can_follow_are_removed(worker):
+    before = set(worker.zygote.folder.iterdir())
+    deed = "import os\n    for _ in range(1200): os.mkdir('d'); os.chdir('d')\n    raise ValueError('made')"
+    assert "made" in measured(worker, deed).message
+    assert set(worker.zygote.folder.iterdir()) == before
