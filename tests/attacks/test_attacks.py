@@ -48,7 +48,7 @@ def test_without_the_guard_nothing_is_gained_when(worker, name):
     attack = BY_NAME[name]
     if "Landlock" in attack.defence and sandbox.landlock_version() < 1:
         pytest.skip("this kernel has no Landlock")
-    later = attack.defence == "every timed answer is judged"  # which needs calls to be judged
+    later = attack.defence in ("every timed answer is judged", "unseen inputs in every call")  # which need calls
     measurement = worker.measure(attack.code, "numba", attack.problem, Fidelity.FULL if later else Fidelity.SCREEN)
     assert measurement.outcome in attack.outcomes, measurement.message
     if attack.outcomes == HARMLESS:
