@@ -35,6 +35,8 @@ FORMULAS: dict[str, Callable[[Any], float]] = {
     "caught": lambda rows: statistics.fmean(float(row["caught"]) for row in rows),
     "median": statistics.median,
     "p95": lambda samples: statistics.quantiles(samples, n=20)[-1],
+    # {"first": [seconds of each, ...], "second": [...]}: how fast the second is beside the first
+    "speed_of_second": lambda s: statistics.fmean(s["first"]) / statistics.fmean(s["second"]),
     # {"cell": [ratio of each interleaved pair, ...]}: the median of each cell, then their geometric mean
     "geomean_of_medians": lambda cells: geometric_mean([statistics.median(c) for c in cells.values()]),
     "worst_of_medians": lambda cells: min(statistics.median(c) for c in cells.values()),

@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/ from benchmarks/results: what stands between the markers is generated."""
+"""Write the tables of README.md and docs/: what stands between the markers is generated from results and tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.figures import Row, rows
 
 ROOT = Path(__file__).parent.parent
+ATTACKS = re.compile(r"(<!-- attacks -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- figures: ([\w.* -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -20,11 +21,29 @@ def table(selected: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def attack_table() -> str:
+    """One line for each attack of the catalogue, by row, and the rows that no candidate on the CPU can express."""
+    from tests.attacks.catalogue import ATTACKS, ELSEWHERE
+
+    lines = ["| row | attack | the guard says | without the guard | stopped by |", "|---|---|---|---|---|"]
+    for attack in sorted(ATTACKS, key=lambda attack: attack.rows or (99,)):
+        rows = ", ".join(map(str, attack.rows)) or "ours"
+        rule = f"`{attack.guard_rule}`" if attack.guard_rule else "nothing"
+        outcomes = " or ".join(sorted(outcome.value for outcome in attack.outcomes))
+        if outcomes == "PASSED" and not attack.guard_alone:
+            outcomes = "PASSED, and nothing is gained"
+        lines.append(f"| {rows} | {attack.name} | {rule} | {outcomes} | {attack.defence} |")
+    lines += [f"| {row} | | | | {reason} |" for row, reason in ELSEWHERE.items()]
+    return "\n".join(lines) + "\n"
+
+
 def rewritten(text: str, found: list[Row]) -> str:
     def block(match: re.Match[str]) -> str:
         files = match[2].split()
         return match[1] + table([row for row in found if row.file in files or "all" in files]) + match[3]
 
+    if ATTACKS.search(text):
+        text = ATTACKS.sub(lambda match: match[1] + attack_table() + match[2], text)
     return BLOCK.sub(block, text)
 
 

@@ -25,11 +25,10 @@ def test_a_figure_measured_by_another_evaluator_is_marked_stale(tmp_path):
     assert (row.value, row.met, row.stale) == (2, True, True)
 
 
-def test_the_tables_in_the_documents_are_those_of_the_results():
-    assert (
-        tables.rewritten((tables.ROOT / "README.md").read_text(), list(figures.rows()))
-        == (tables.ROOT / "README.md").read_text()
-    )
+@pytest.mark.parametrize("document", ["README.md", "docs/trust.md"])
+def test_the_tables_in_the_documents_are_those_of_the_results_and_tests(document):
+    text = (tables.ROOT / document).read_text()
+    assert tables.rewritten(text, list(figures.rows())) == text
 
 
 def test_the_worst_class_counts_in_a_figure_over_classes():

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 import numpy
 import torch
 
+from evokernel import syntax
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -113,7 +115,7 @@ NO_NAMES = frozenset(dir(builtins)) - BUILTINS - {*BY_NAME, "type"}
 def violation(source: str, backend: str) -> str | None:
     """Return the first broken rule as "line N: rule", or None."""
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         return f"line {getattr(error, 'lineno', 1)}: {getattr(error, 'msg', error)}"
     # Of several rules broken on one line, the one that names a module says more than the one about an attribute.

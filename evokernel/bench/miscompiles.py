@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from evokernel import syntax
+
 TRANSPOSED_PRODUCT = "dot(trans(x), y) where x comes out of a dot is miscompiled on Hopper by triton 3.4.0 to 3.7.0"
 FIRST_BAD, FIRST_GOOD = (3, 4), (3, 7, 1)
 ARCH = "cuda:90"
@@ -16,7 +18,7 @@ TRANSPOSES = frozenset({"trans", "permute", "T"})
 def warnings(source: str) -> list[tuple[int, str]]:
     """Return (line, rule) for each suspect place, whatever the target and the compiler's version."""
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return []  # what does not parse does not compile either
     flow = _Flow({node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)})

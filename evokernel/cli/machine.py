@@ -25,6 +25,7 @@ def _checks() -> list[dict[str, Any]]:
     import sys
 
     from evokernel import devices
+    from evokernel.worker import sandbox
 
     def row(what: str, ok: bool, detail: str) -> dict[str, Any]:
         return {"what": what, "ok": ok, "detail": detail}
@@ -41,6 +42,10 @@ def _checks() -> list[dict[str, Any]]:
         ),
         row("torch", "torch" in versions, versions.get("torch", "absent: pip install torch")),
         row("triton", "triton" in versions, versions.get("triton", "absent: GPU templates cannot be compiled")),
+    ]
+    rows += [
+        row("seccomp", sandbox.filters_system_calls(), "CPU candidates start no process, open no connection"),
+        row("landlock", sandbox.landlock_version() > 0, "candidates write in their own folders alone"),
     ]
     for gpu in gpus:
         rows.append(row("gpu", True, f"{gpu.model}, sm_{gpu.arch}, driver {gpu.facts['driver']}"))

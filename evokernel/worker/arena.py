@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import math
 import mmap
 import os
@@ -75,9 +76,12 @@ class HostArena(Arena):
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         super().__init__(size)
-        self.descriptor = os.memfd_create("arena") if descriptor is None else descriptor
         if descriptor is None:
-            os.ftruncate(self.descriptor, size)
+            descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, size)
+            # A child that made it shorter would end this process (SIGBUS) at the next tensor.
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self.descriptor = descriptor
         self.memory = mmap.mmap(self.descriptor, size)
 
     def tensor(self, place: Place) -> torch.Tensor:

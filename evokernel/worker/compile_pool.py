@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +32,7 @@ from evokernel.errors import DeviceError
 from evokernel.measurement import Outcome
 from evokernel.problem import Problem
 from evokernel.worker import wire
+from evokernel.worker.processes import remove
 
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 KEPT_TOOLS = tuple(f"TRITON_{tool}_PATH" for tool in ("PTXAS", "PTXAS_BLACKWELL", "NVDISASM", "CUOBJDUMP"))
@@ -92,7 +92,7 @@ class CompilePool:
         try:
             self._zygote = _Zygote(target)
         except DeviceError:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove(self._scratch)
             raise
         self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="compile")
 
@@ -107,7 +107,7 @@ class CompilePool:
     def discard(self, compiled: Compiled) -> None:
         """Remove a candidate's cache once nobody will launch it from there."""
         if compiled.cache:
-            shutil.rmtree(compiled.cache, ignore_errors=True)
+            remove(compiled.cache)
 
     def cpu_s(self) -> float:
         """Return the processor time of all compiles that have ended, of their tools too."""
@@ -119,7 +119,7 @@ class CompilePool:
             self._closed = True
             self._zygote.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove(self._scratch)
 
     def __enter__(self) -> CompilePool:
         return self
@@ -136,10 +136,10 @@ class CompilePool:
             try:
                 outcome, message, reply = self._in_child(zygote, source, problem, entry, cache, home)
             finally:
-                shutil.rmtree(home, ignore_errors=True)
+                remove(home)
             if outcome is not Outcome.CRASHED or zygote.alive:
                 break
-            shutil.rmtree(cache, ignore_errors=True)  # its zygote ended, by whosever fault: once more
+            remove(cache)  # its zygote ended, by whosever fault: once more
         kernels = tuple(reply.get("kernels", ()))
         binaries = reply.get("binaries", {})
         facts: dict[str, Any] = {}
@@ -148,7 +148,7 @@ class CompilePool:
             if reason := too_much(kernels, self.target, self.limits):
                 outcome, message = Outcome.REJECTED, reason
         if outcome is not Outcome.PASSED:
-            shutil.rmtree(cache, ignore_errors=True)
+            remove(cache)
         seconds = time.monotonic() - started
         facts["compile_s"] = round(seconds, 3)
         kept = cache if outcome is Outcome.PASSED else None
@@ -184,7 +184,7 @@ class CompilePool:
         try:
             with contextlib.closing(ours):
                 with contextlib.closing(theirs):
-                    pid = zygote.fork(home, self.limits, theirs.fileno(), log)
+                    pid = zygote.fork(home, cache, self.limits, theirs.fileno(), log)
                 try:
                     wire.send(ours, request)
                     reply = wire.receive(ours, self.limits.wall_s)
@@ -251,11 +251,12 @@ class _Zygote:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def fork(self, home: Path, limits: Limits, end: int, log: int) -> int:
-        """Return the id of a new process that serves the socket `end` and prints into `log`."""
+    def fork(self, home: Path, cache: Path, limits: Limits, end: int, log: int) -> int:
+        """Return the id of a new process that serves the socket `end`, prints into `log` and writes to two folders."""
         request = {
             "op": "fork",
             "home": str(home),
+            "cache": str(cache),
             "output_bytes": limits.output_bytes,
             "memory_bytes": limits.memory_bytes,
             "cpu_s": math.ceil(limits.wall_s) + 5,  # for a tool that outlives its candidate

@@ -97,6 +97,8 @@ def _out_of_memory(error: BaseException | None) -> bool:
 def run_child(request: dict[str, Any], target_name: str, end: int, log: int) -> None:
     confine(request, log)
     sandbox.drop_privileges()
+    sandbox.refuse_writes([Path(request["home"]), Path(request["cache"])])  # no other candidate's cache
+    sandbox.refuse_system_calls(programs=True)  # the assembler is one
     compile_one(socket.socket(fileno=end), target_name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 from collections import deque
@@ -26,7 +25,7 @@ from evokernel.worker.gpu_state import GpuState
 from evokernel.worker.lease import Ownership
 from evokernel.worker.memory import MemoryWatch
 from evokernel.worker.parent import Facts, Trial, Worker
-from evokernel.worker.processes import Child
+from evokernel.worker.processes import Child, remove
 from evokernel.worker.session import BaselineLost, GpuPeer, GpuPlayer, Player
 from evokernel.worker.timing import Timer
 
@@ -62,7 +61,7 @@ class GpuWorker(Worker):
         self.pool.close()
         super().close()
         self.watch.close()
-        shutil.rmtree(self.sources, ignore_errors=True)
+        remove(self.sources)
         self.ownership.release()
 
     def make_arena(self) -> DeviceArena:
@@ -104,7 +103,7 @@ class GpuWorker(Worker):
         finally:
             self.watch.remove(child.pid)
             self.pool.discard(compiled)
-            shutil.rmtree(source.parent, ignore_errors=True)
+            remove(source.parent)
 
     def _calibrate(self, trial: Trial) -> None:
         """Time the baselines of new workloads, while no candidate's code is loaded in this trial."""

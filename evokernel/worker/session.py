@@ -274,9 +274,9 @@ class Player:
         self.child.resume()
         start = time.perf_counter()
         reply = self.child.ask(op, self.limit_s, **arguments)
+        self.child.pause()  # before the clock: what it did between its reply and this is part of its time
         elapsed_us = (time.perf_counter() - start) * 1e6
         self.busy_s += elapsed_us * 1e-6
-        self.child.pause()
         if "error" in reply:
             case = reply.get("case")
             kind = str(reply.get("kind", "runtime"))

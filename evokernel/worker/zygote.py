@@ -13,7 +13,9 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from evokernel.worker import sandbox
@@ -39,6 +41,7 @@ def confine(request: dict[str, Any], log: int) -> None:
     os.dup2(log, 2)
     os.chdir(request["home"])
     os.environ.update(HOME=request["home"], TMPDIR=request["home"])
+    tempfile.tempdir = None  # as the zygote may have found it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Output beyond this raises in the candidate, so that gigabytes of text fill no disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (request["output_bytes"],) * 2)
@@ -52,6 +55,7 @@ def confine(request: dict[str, Any], log: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + request["memory_bytes"],) * 2)
     if request["device"]["kind"] == "cpu":  # a GPU's child does so once it has a context, which needs such calls
         sandbox.drop_privileges()
+        sandbox.refuse_writes([Path(request["home"])])
         sandbox.refuse_system_calls()
 
 
