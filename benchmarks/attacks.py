@@ -17,7 +17,6 @@ from benchmarks.record import Figure, write
 from evokernel import devices
 from evokernel.bench import guard
 from evokernel.measurement import Fidelity, Outcome
-from evokernel.worker import parent
 from evokernel.worker.parent import CpuWorker
 from tests.attacks.catalogue import ATTACKS, HARMLESS, Attack, broken
 from tests.attacks.faults import FAULTS, allowed, faulty
@@ -82,7 +81,7 @@ def main() -> None:
     print("missed:", *[name for name, stopped in verdicts.items() if not stopped], sep="\n  ", flush=True)
     names = refused(worker)
     print("refused:", *names, sep="\n  ", flush=True)
-    parent.CHECK_LIMIT_S = HANG_LIMIT_S
+    CpuWorker.check_limit_s = HANG_LIMIT_S
     clean_s, clean_wrong = campaign(worker, faults=False)
     poisoned_s, wrong = campaign(worker, faults=True)
     print("wrong:", *clean_wrong, *wrong, sep="\n  ", flush=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ def drive(store: Store, run: Run, build: Callable[[Reporter], Campaign | Sweep],
         store.clear_stop(run.id)
         journal = Journal(run_folder.folder(run.name) / run_folder.LOG)
         driver = build(Several(for_terminal(), journal))
-        drain_on_interrupt(driver)
         try:
-            status = driver.execute()
+            with drain_on_interrupt(driver):
+                status = driver.execute()
         except BaseException as error:
             journal.event("failed", error=f"{type(error).__name__}: {error}")
             raise
@@ -37,7 +38,8 @@ def drive(store: Store, run: Run, build: Callable[[Reporter], Campaign | Sweep],
     return status
 
 
-def drain_on_interrupt(driver: Campaign | Sweep) -> None:
+@contextmanager
+def drain_on_interrupt(driver: Campaign | Sweep) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM finishes what is in flight; the second ends the process."""
 
     def handler(number: int, frame: Any) -> None:
@@ -47,5 +49,9 @@ def drain_on_interrupt(driver: Campaign | Sweep) -> None:
         driver.stopping = "interrupted"
         driver.reporter.note("stopping: finishing what is in flight; once more to end at once")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, kept in before.items():
+            signal.signal(number, kept)

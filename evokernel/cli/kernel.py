@@ -100,6 +100,17 @@ def _measured(
         worker.close()
 
 
+EXPORT_AS_CANDIDATE = """
+
+policy("raise")
+served = attention
+
+
+def attention(q, k, v, *, scale, causal=False, num_sms=None):
+    return served(q, k, v, scale=scale, causal=causal, return_lse=True)
+"""
+
+
 def _source(file: Path, entry: str) -> tuple[str, str]:
     """Read a candidate, seed or template; or any module that has the entry function, by what it imports."""
     import ast
@@ -122,6 +133,8 @@ def _source(file: Path, entry: str) -> tuple[str, str]:
     if not any(isinstance(n, ast.FunctionDef) and n.name == entry for n in tree.body):
         found = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
         raise CandidateError(f"{file}: no entry function {entry!r}; found: {', '.join(found) or 'none'}")
+    if "PROVENANCE" in assigned:  # an export: of its own, the log-sum-exp is on request, and what it cannot is torch's
+        text += EXPORT_AS_CANDIDATE
     imported: set[Any] = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     return text, "triton" if "triton" in imported else "numba"
 

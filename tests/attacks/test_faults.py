@@ -23,7 +23,7 @@ def worker():
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
-    monkeypatch.setattr(parent, "CHECK_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(CpuWorker, "check_limit_s", LIMIT_S)
 
 
 def measure(worker, source):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from evokernel import devices
 from evokernel.bench import correctness, inputs
@@ -62,13 +63,13 @@ def even_lengths(patch: pytest.MonkeyPatch, worker: CpuWorker) -> None:
 
 
 def unpoisoned(patch: pytest.MonkeyPatch, worker: CpuWorker) -> None:
-    def give(self: Bound, tensors: inputs.Tensors) -> None:
+    def write(self: Bound, tensors: inputs.Tensors) -> None:
         for name, tensor in zip("qkv", tensors, strict=True):
             if self.layout.pad:
                 self.wholes[name].fill_(self.layout.filler_for(tensor.dtype))
             self.views[name].copy_(tensor)
 
-    patch.setattr(Bound, "give", give)
+    patch.setattr(Bound, "write", write)
 
 
 class Never(list[session.Secret]):
@@ -106,25 +107,30 @@ def no_rule(which: int) -> Off:
 
         def errors(out, answer):
             rows, worst = judged(out, answer)
-            return (rows * 0, worst) if which == 0 else (rows, 0.0)
+            return (rows * 0, worst) if which == 0 else (rows, worst * 0)
 
         patch.setattr(correctness, "_out_errors", errors)
 
     return off
 
 
-def asked_once(patch: pytest.MonkeyPatch, worker: CpuWorker) -> None:
-    answer = Player.answer
-    kept: dict[tuple[int, int], session.Answered] = {}
+def no_lse_rule(patch: pytest.MonkeyPatch, worker: CpuWorker) -> None:
+    found = correctness.errors
 
-    def answered(self: Player, bound: Bound, tensors: inputs.Tensors) -> session.Answered:
-        key = (id(bound), id(tensors))
-        if key not in kept:
-            kept.clear()
-            kept[key] = answer(self, bound, tensors)
-        return kept[key]
+    def errors(*arguments):
+        numbers = found(*arguments).clone()
+        numbers[-1] = 0.0
+        return numbers
 
-    patch.setattr(Player, "answer", answered)
+    patch.setattr(correctness, "errors", errors)
+
+
+def time_limit(seconds: float) -> Off:
+    def limit(patch: pytest.MonkeyPatch, worker: CpuWorker) -> None:
+        patch.setattr(worker, "check_limit_s", seconds)
+        patch.setattr(parent, "CASE_LIMIT_S", 0.0)
+
+    return limit
 
 
 def drawn_at_random(patch: pytest.MonkeyPatch, worker: CpuWorker) -> None:
@@ -214,22 +220,21 @@ MATRIX: dict[str, Row] = {
     "whole audits": Row(unaudited, ONE_ROW_WRONG, ONE_HEAD, tries=TRIES),
     "spot checks": Row(unspotted, LATER_CALLS_WRONG, tries=TRIES),
     "unchanged inputs": Row(
-        lambda patch, worker: patch.setattr(Bound, "check_inputs", nothing), KNOWN["the keys are set to zero"]
+        lambda patch, worker: patch.setattr(Bound, "changed", lambda *_: torch.zeros(3, dtype=torch.bool)),
+        KNOWN["the keys are set to zero"],
     ),
     "the rule for the log-sum-exp": Row(
-        lambda patch, worker: patch.setattr(correctness, "_lse_error", lambda *_: 0.0),
+        no_lse_rule,
         KNOWN["the log-sum-exp of one row in a hundred is wrong"],
     ),
     "the rule for each row": Row(no_rule(0), SMALL_ROWS),
     "the rule for the largest error": Row(no_rule(1), ONE_ELEMENT),
-    "run-to-run differences": Row(asked_once, ALTERNATES, beside=drawn_at_random),
+    "run-to-run differences": Row(lambda patch, worker: patch.setattr(CpuWorker, "_repeat", nothing), ALTERNATES, beside=drawn_at_random),
     "roofline floor": Row(
         lambda patch, worker: patch.setattr(worker.timer, "roofline", Roofline(1e30, 1e30)), INSTANT, LARGE, beside=same_inputs
     ),
     "limit of time": Row(
-        lambda patch, worker: patch.setattr(parent, "CHECK_LIMIT_S", 60.0),
-        first("import time\n    if q.shape[2] == 33: time.sleep(0.3)"),
-        beside=lambda patch, worker: patch.setattr(parent, "CHECK_LIMIT_S", 0.2),
+        time_limit(60.0), first("import time\n    if q.shape[2] == 33: time.sleep(1.5)"), beside=time_limit(1.0)
     ),
     "limit of memory": Row(
         lambda patch, worker: patch.setattr(processes, "MEMORY_BYTES", 1 << 40), first("np.empty(1 << 30)")

@@ -155,6 +155,7 @@ def test_a_run_is_chosen_from_the_list_with_the_keyboard(browser, address):
         open_page(page, f"{address}/run?run=first")
         page.focus("#chooser button")
         page.keyboard.press("Enter")
+        page.wait_for_selector(".dash-dropdown-search")
         page.keyboard.type("second")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")

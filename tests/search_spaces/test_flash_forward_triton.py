@@ -82,7 +82,8 @@ def verdicts(request, tmp_path_factory):
     for setting, knobs in SETTINGS.items():
         sources[setting] = folder / f"{setting.replace(' ', '_').replace(',', '')}.py"
         sources[setting].write_text(body.render({**body.defaults, **SMALL, **knobs}))
-    chosen = [item.callspec.params for item in request.session.items if "verdicts" in item.fixturenames]
+    own = [item for item in request.session.items if item.path == request.path]
+    chosen = [item.callspec.params for item in own if "verdicts" in item.fixturenames]
     cases = {}
     for setting, problem in ((c["setting"], c["problem"]) for c in chosen):
         cases[f"{setting}: {problem}"] = {"source": str(sources[setting]), **{**PROBLEMS, **MORE}[problem]}
