@@ -342,6 +342,8 @@ def _how(taken: list[Taken], trial: Trial) -> Facts:
         "foreign_cores": round(max(t.foreign_cores for t in taken), 2),
         "baseline_s": round(sum(t.baseline_s for t in taken), 3),
     }
+    if any(len(t.records_us) > 1 for t in taken):
+        facts["baselines_us"] = {t.timing.workload: {n: round(us, 2) for n, us in t.records_us.items()} for t in taken}
     if trial.fidelity is Fidelity.FULL and len(taken) < len(trial.problem.workloads):
         facts["stopped_early"] = f"{taken[-1].timing.workload}: {taken[-1].timing.speedup:.3f}"
     return facts

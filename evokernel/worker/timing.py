@@ -77,6 +77,7 @@ class Taken:
     drift: float  # between the baseline's median and its record, as a ratio of at least 1
     foreign_cores: float
     baseline_s: float  # that the baseline's process took, calibrations included
+    records_us: Mapping[str, float]  # of every baseline that serves the workload, taken at its calibration
     rules: Rules
 
     @property
@@ -142,7 +143,8 @@ class Timer:
             timing = self._pairs(candidate, peer, name, workload, cores, effort, errors)
             drift = timing.baseline_us / recorded_us
             foreign = neighbours.cores() if self.pools.device == "cpu" else 0.0  # a GPU's pairs do not feel the cores
-            attempts.append(Taken(timing, max(drift, 1 / drift), foreign, peer.busy_s, self.rules))
+            records_us = self.records[workload.name]
+            attempts.append(Taken(timing, max(drift, 1 / drift), foreign, peer.busy_s, records_us, self.rules))
         floor_us = self.roofline.floor_us(workload, self.pools.dtype)
         quietest = min(attempts, key=lambda taken: taken.loudness)
         if self.rules.void and not quietest.quiet:

@@ -82,7 +82,9 @@ def fill(store: Store, run_id: int) -> list[int]:
     store.add_measurement(
         run_id, seed, passed(0.9, 1.0, errors={f"{CAUSAL[0].name}/random/plain": 0.4, f"{CAUSAL[0].name}/outlier": 0.7})
     )
-    store.add_measurement(run_id, child, passed(1.2, 1.3))
+    slower = {CAUSAL[0].name: {"sdpa": 120.0, "math": 480.0}}
+    resources = {"registers": 128, "spill_bytes": 0, "compile_s": 1.5, "baselines_us": slower}
+    store.add_measurement(run_id, child, passed(1.2, 1.3, resources=resources))
     store.add_measurement(run_id, wrong, Measurement(Outcome.INCORRECT, "row 3 is off", seconds=1.0))
     store.add_measurement(run_id, crossed, passed(1.1, 1.15))
     store.add_measurement(run_id, other, Measurement(Outcome.PASSED, timings=(timing(FULL, 0.8),), device_seconds=1.0))

@@ -150,6 +150,9 @@ def test_details_hold_all_that_is_known(campaign, follower):
     assert any(line.startswith("+KNOBS") for line in found.diff)
     held_out = next(t for t in found.timings if t["held_out"])
     assert (held_out["workload"], held_out["baselines"]) == (HELD_OUT.name, {"flex": pytest.approx(110)})
+    beside = next(t for t in found.timings if t["workload"] == CAUSAL[0].name)["baselines"]
+    assert set(beside) == {"sdpa", "math"}  # one timed beside it, one slower and known from its record
+    assert beside["math"] == pytest.approx(480)
     assert all(0 < t["roofline_us"] < t["latency_us"] for t in found.timings)
     assert found.said.conversations[0]["messages"] == [{"role": "user", "content": "go faster"}]
     assert found.said.lessons[0]["tried"] == "more rows"

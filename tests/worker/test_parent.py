@@ -47,6 +47,16 @@ def test_a_real_template_passes_in_a_real_class(worker):
     assert (measurement.outcome, measurement.message) == (Outcome.PASSED, "")
 
 
+def test_every_baseline_has_its_record_and_the_fastest_is_the_one_to_beat():
+    made = CpuWorker(devices.cpu(), "fp32", ("sdpa", "math"), guarded=False)
+    measurement = measure(made, RIGHT)
+    made.close()
+    (timing,) = measurement.timings
+    records = measurement.resources["baselines_us"][timing.workload]
+    assert set(records) == {"sdpa", "math"}
+    assert timing.baseline == min(records, key=records.get)
+
+
 def test_held_out_workloads_are_timed_when_a_champion_is_verified(worker):
     problem = Problem("forward", "fp32", PROBLEM.workloads, (Workload(1, 2, 2, 50, 70, 16, True),))
     measurement = measure(worker, RIGHT, problem, Fidelity.VERIFY)

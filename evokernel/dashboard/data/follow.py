@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import threading
@@ -17,6 +18,7 @@ from evokernel.store.following import Gain, NewCandidate, NewMeasurement, NewTim
 
 PENDING = "PENDING"
 BODY = "body"  # an axis beside the knobs: which module a candidate is a setting of
+BASELINES = "baselines_us"  # in the resources: every baseline's record by workload, where there are several
 DISPROVING = frozenset(outcome.value for outcome in DISPROVED)
 
 
@@ -180,6 +182,8 @@ class Snapshot:
         entry.add(measurement, timings)
         for timing in timings:
             self.baselines.setdefault(timing.workload, {}).setdefault(timing.baseline, []).append(timing.baseline_us)
+        if BASELINES in measurement.resources_json:  # rarely there, and dear to decode
+            self._note_slower_baselines(json.loads(measurement.resources_json)[BASELINES], timings)
         self.operators[entry.row.operator].device_s += measurement.device_seconds
         self.evaluated.append(entry)
         self.outcomes.append(measurement.outcome)
@@ -195,6 +199,14 @@ class Snapshot:
             part.steps.append(Step(len(self.evaluated), part.leader.score, part.leader.id))
             if before is None or before.leader != part.leader.id:
                 self.operators[part.leader.row.operator].led += 1
+
+    def _note_slower_baselines(self, found: Mapping[str, Mapping[str, float]], timings: list[NewTiming]) -> None:
+        """Add what the baselines took that were not timed beside the candidate because another is faster."""
+        fastest = {timing.workload: timing.baseline for timing in timings}
+        for workload, latencies_us in found.items():
+            for name, latency_us in latencies_us.items():
+                if name != fastest.get(workload):
+                    self.baselines.setdefault(workload, {}).setdefault(name, []).append(latency_us)
 
     def _score(self, part: Part, entry: Entry) -> None:
         """Give the entry its score, and its class the leader that follows from it."""
