@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from evokernel.errors import EvokernelError
-from evokernel.measurement import Fidelity, Measurement, Record, score
+from evokernel.measurement import Fidelity, Measurement, Record, geometric_mean, score
 from evokernel.problem import Problem
 from evokernel.search import best_by_class
 from evokernel.store import Run, Store
@@ -181,7 +181,7 @@ def trace(problem: Problem, records: Iterable[Record], over: str, name: str) -> 
             leaders[candidate.shape_class] = max(value, leaders[candidate.shape_class])
         for shape_class, leader in leaders.items():
             best[shape_class].append(leader)
-        best[ALL].append(geometric_mean(list(leaders.values())))
+        best[ALL].append(across_classes(list(leaders.values())))
     if not spent:
         raise EvokernelError(f"run {name} has measured nothing yet; there is nothing to compare")
     champions = best_by_class(((record.candidate, ms) for record, ms in everything.values()), parts)
@@ -191,10 +191,10 @@ def trace(problem: Problem, records: Iterable[Record], over: str, name: str) -> 
         if any(m.passed and m.fidelity is Fidelity.VERIFY for m in ms)
     }
     if verified.keys() == parts.keys():
-        verified[ALL] = geometric_mean(list(verified.values()))
+        verified[ALL] = across_classes(list(verified.values()))
     return Trace(spent, best, verified)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return 0 when any value is 0: a class without a candidate that passed."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if all(values) else 0.0
+def across_classes(values: Sequence[float]) -> float:
+    """Return the geometric mean, 0 when any value is 0: a class without a candidate that passed."""
+    return geometric_mean([(value, 1.0) for value in values]) if all(values) else 0.0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from evokernel.budget import Budget, Spent
 from evokernel.candidate import Candidate
 from evokernel.desk import Desk
+from evokernel.driver import STOP_POLL_S, Driver
 from evokernel.evaluators import Evaluator, Job
-from evokernel.measurement import Fidelity, Measurement, Outcome, Record
+from evokernel.measurement import Fidelity, Record
 from evokernel.problem import Problem, ShapeClass
 from evokernel.reporters import Progress, Reporter
 from evokernel.search import Search, SpaceExhausted
@@ -18,13 +18,12 @@ from evokernel.store import Run, Store
 
 log = logging.getLogger(__name__)
 
-STOP_POLL_S = 1.0  # how often the database is asked whether another process wants this run to stop
 CHAMPIONS = 3  # candidates of each class that are verified at the end
 VERIFICATIONS = 2  # measurements of each, beyond those of the search
 
 
 @dataclass
-class Campaign:
+class Campaign(Driver):
     """One sitting of a run. The driver is the only writer of the database."""
 
     run: Run
@@ -39,18 +38,9 @@ class Campaign:
     def __post_init__(self) -> None:
         self.classes = {c.name: c for c in self.problem.shape_classes()}
         self.parts = {c.name: self.problem.in_class(c) for c in self.classes.values()}
-        self.spent = self.store.spent(self.run.id)
-        self.outcomes: Counter[Outcome] = Counter()
+        self.sit_down()
         self.in_flight: dict[int, Job] = {}
-        self.stopping = ""  # why no new candidate is started; empty while the search goes on
-        self.started_at = self.last_saved = self.last_poll = self.evaluator.now()
-        self.evaluated_here = 0
-        self.busy_s = 0.0
         self.desk.open(self.begin, self.in_flight, lambda: self.stopping)
-
-    def stop(self, reason: str) -> None:
-        """Start no more candidates; what is in flight is finished and stored."""
-        self.stopping = self.stopping or reason
 
     def execute(self) -> str:
         """Run to the end of the budget, or until stopped; returns the status that the run was left with."""
@@ -141,7 +131,8 @@ class Campaign:
         before = self.search.best(self.classes[record.candidate.shape_class])
         self.search.tell(record)
         after = self.search.best(self.classes[record.candidate.shape_class])
-        self.count(measurement)
+        self.outcomes[measurement.outcome] += 1
+        self.add_spending(measurement)
         self.desk.told(record, self.search.score_of(record.candidate))
         improved = after is not None and (before is None or after.score > before.score)
         self.reporter.evaluated(record, record.score(self.parts[record.candidate.shape_class]), improved)
@@ -151,24 +142,9 @@ class Campaign:
             extra={"candidate": record.candidate.id, "outcome": measurement.outcome, "seconds": measurement.seconds},
         )
 
-    def count(self, measurement: Measurement) -> None:
-        self.outcomes[measurement.outcome] += 1
-        self.evaluated_here += 1
-        self.busy_s += measurement.seconds
-        self.spent = replace(
-            self.spent,
-            evaluations=self.spent.evaluations + 1,
-            gpu_s=self.spent.gpu_s + measurement.device_seconds,
-        )
-
     def check_stop(self, *, verifying: bool = False) -> bool:
         """Notice a reached cap or a request from another process; says whether to go on verifying."""
-        now = self.evaluator.now()
-        if now - self.last_poll >= STOP_POLL_S:
-            self.last_poll = now
-            self.save_clock()
-            if self.store.stop_requested(self.run.id):
-                self.stop("stop requested")
+        self.poll()
         # What is in flight counts as spent: a cap on evaluations is exact.
         foreseen = replace(self.spent_now(), evaluations=self.spent.evaluations + len(self.in_flight))
         cap = self.budget.exhausted(foreseen, verifying=verifying)
@@ -177,15 +153,7 @@ class Campaign:
         return not cap and self.stopping not in ("interrupted", "stop requested")
 
     def spent_now(self) -> Spent:
-        wall_s = self.spent.wall_s + self.evaluator.now() - self.last_saved
-        return replace(self.spent, wall_s=wall_s, usd=self.desk.ledger.usd, tokens=self.desk.ledger.tokens)
-
-    def save_clock(self) -> None:
-        """Bank the wall time so far, so that a killed run resumes with what is left of its budget."""
-        now = self.evaluator.now()
-        self.store.add_elapsed(self.run.id, now - self.last_saved)
-        self.spent = replace(self.spent, wall_s=self.spent.wall_s + now - self.last_saved)
-        self.last_saved = now
+        return replace(super().spent_now(), usd=self.desk.ledger.usd, tokens=self.desk.ledger.tokens)
 
     def verify(self) -> None:
         """Measure each class's leaders again, with more repeats and on held-out workloads, best first."""
@@ -202,14 +170,13 @@ class Campaign:
 
     def progress(self) -> Progress:
         spent = self.spent_now()
-        here_s = max(1e-9, self.evaluator.now() - self.started_at)
         return Progress(
             spent=spent,
             used=self.budget.used(spent, verifying=True),
             left_s=self.budget.left_s(spent),
             outcomes=dict(self.outcomes),
-            per_minute=60 * self.evaluated_here / here_s,
-            busy_share=min(1.0, self.busy_s / here_s / self.evaluator.slots),
+            per_minute=self.per_minute,
+            busy_share=self.busy_share,
             in_flight=len(self.in_flight),
             best={c.name: self._best(c) for c in self.classes.values()},
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,17 +139,19 @@ def score(measurements: list[Measurement], problem: Problem) -> float | None:
     speedups = workload_speedups(measurements, held_out=False)
     if not weights or not weights.keys() <= speedups.keys():
         return None
-    total = sum(weights.values())
-    return math.exp(sum(weight * math.log(speedups[name]) for name, weight in weights.items()) / total)
+    return geometric_mean([(speedups[name], weight) for name, weight in weights.items()])
 
 
 def partial_score(measurement: Measurement, problem: Problem) -> float | None:
     """Score what was timed of a candidate that was given up: no score among others, but a lesson for the operators."""
     weights = {w.name: w.weight for w in problem.workloads}
-    timed = [(weights[t.workload], t.speedup) for t in measurement.timings if t.workload in weights]
-    if not timed:
-        return None
-    return math.exp(sum(w * math.log(s) for w, s in timed) / sum(w for w, _ in timed))
+    timed = [(t.speedup, weights[t.workload]) for t in measurement.timings if t.workload in weights]
+    return geometric_mean(timed) if timed else None
+
+
+def geometric_mean(weighted: Sequence[tuple[float, float]]) -> float:
+    """Return the geometric mean of positive values, each given with its weight."""
+    return math.exp(sum(w * math.log(value) for value, w in weighted) / sum(w for _, w in weighted))
 
 
 def workload_speedups(measurements: list[Measurement], held_out: bool) -> dict[str, float]:

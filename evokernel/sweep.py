@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evokernel.candidate import Body, Candidate, Genome
+from evokernel.driver import STOP_POLL_S, Driver
 from evokernel.errors import SpaceError
 from evokernel.evaluators import Evaluator, Job
 from evokernel.landscape import Landscape
-from evokernel.measurement import Measurement, Outcome, Record, score
+from evokernel.measurement import Measurement, Record, score
 from evokernel.problem import Problem
 from evokernel.reporters import Progress, Reporter
 from evokernel.store import Run, Store
 
-STOP_POLL_S = 1.0  # how often the clock is banked, and the database asked whether another process wants this to stop
 AGAIN = 2  # further measurements of each of the best: with the first, a median that one lucky run does not move
 
 Key = tuple[str, str]  # shape class, genome
@@ -43,7 +42,7 @@ def genomes(body: Body, problem: Problem, device: Mapping[str, Any]) -> list[tup
 
 
 @dataclass
-class Sweep:
+class Sweep(Driver):
     """One sitting of a sweep. The database is its state, so that a killed sweep goes on where it was."""
 
     run: Run
@@ -53,23 +52,15 @@ class Sweep:
     grid: list[tuple[str, Genome]]
     reporter: Reporter
     remeasure_share: float = 0.05
-    stopping: str = ""  # why nothing more is started
     measured: dict[Key, list[Measurement]] = field(default_factory=dict)
     candidates: dict[Key, Candidate] = field(default_factory=dict)
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
     best: dict[str, tuple[int, float]] = field(default_factory=dict)  # (candidate, score) by shape class
 
     def __post_init__(self) -> None:
         self.parts = {c.name: self.problem.in_class(c) for c in self.problem.shape_classes()}
-        self.spent = self.store.spent(self.run.id)
-        self.started_at = self.last_saved = self.last_poll = self.evaluator.now()
-        self.evaluated_here = self.in_flight = 0
-        self.busy_s = 0.0
+        self.sit_down()
+        self.in_flight = 0
         self.expected = len(self.grid) + AGAIN * math.ceil(self.remeasure_share * len(self.grid))
-
-    def stop(self, reason: str) -> None:
-        """Start no more; what is in flight is finished and stored."""
-        self.stopping = self.stopping or reason
 
     def execute(self) -> str:
         """Measure what the database lacks; returns the status that the run was left with."""
@@ -83,7 +74,7 @@ class Sweep:
                 self._measure(self._best_again())
             status = "stopped" if self.stopping else "finished"
         finally:
-            self._save_clock()
+            self.save_clock()
             self.store.set_status(self.run.id, status)
         self.reporter.finish(self._progress(), status, self.stopping)
         return status
@@ -119,7 +110,7 @@ class Sweep:
 
     def _measure(self, waiting: Iterator[Candidate]) -> None:
         while True:
-            self._poll()
+            self.poll()
             while not self.stopping and self.in_flight < self.evaluator.slots:
                 candidate = next(waiting, None)
                 if candidate is None:
@@ -133,14 +124,7 @@ class Sweep:
                 self._stored(self.store.add_measurement(self.run.id, job.candidate, measurement))
 
     def _stored(self, record: Record) -> None:
-        measured = record.measurement
-        self.evaluated_here += 1
-        self.busy_s += measured.seconds
-        self.spent = replace(
-            self.spent,
-            evaluations=self.spent.evaluations + 1,
-            gpu_s=self.spent.gpu_s + measured.device_seconds,
-        )
+        self.add_spending(record.measurement)
         self.reporter.evaluated(record, *self._take(record))
         self.reporter.update(self._progress())
 
@@ -159,31 +143,16 @@ class Sweep:
             self.best[candidate.shape_class] = (candidate.id, value)
         return value, improved
 
-    def _poll(self) -> None:
-        now = self.evaluator.now()
-        if now - self.last_poll >= STOP_POLL_S:
-            self.last_poll = now
-            self._save_clock()
-            if self.store.stop_requested(self.run.id):
-                self.stop("stop requested")
-
-    def _save_clock(self) -> None:
-        now = self.evaluator.now()
-        self.store.add_elapsed(self.run.id, now - self.last_saved)
-        self.spent = replace(self.spent, wall_s=self.spent.wall_s + now - self.last_saved)
-        self.last_saved = now
-
     def _progress(self) -> Progress:
-        here_s = max(1e-9, self.evaluator.now() - self.started_at)
         done = self.spent.evaluations
-        left_s = here_s / self.evaluated_here * max(0, self.expected - done) if self.evaluated_here else None
+        left_s = self.here_s / self.evaluated_here * max(0, self.expected - done) if self.evaluated_here else None
         return Progress(
             self.spent,
             {"grid": done / self.expected},
             left_s,
             dict(self.outcomes),
-            60 * self.evaluated_here / here_s,
-            min(1.0, self.busy_s / here_s / self.evaluator.slots),
+            self.per_minute,
+            self.busy_share,
             self.in_flight,
             dict(self.best),
         )

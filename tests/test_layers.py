@@ -31,6 +31,7 @@ LAYERS = [
     },
     {"desk"},
     {"toolbox"},
+    {"driver"},
     {"search", "evaluators", "store", "reporters", "standalone", "dispatch", "proposers"},
     {"worker"},
     {"operators", "bench"},

@@ -114,13 +114,18 @@ def _loops(following: list[list[int]]) -> Iterator[set[int]]:
         for header in targets:
             if dominators[index] >> header & 1:
                 body = by_header.setdefault(header, {header})
-                todo = [index]
-                while todo:
-                    block = todo.pop()
-                    if block not in body:
-                        body.add(block)
-                        todo += before[block]
+                _spread(index, before, body)
     yield from by_header.values()
+
+
+def _spread(start: int, edges: list[list[int]], reached: set[int]) -> None:
+    """Add to `reached` what the edges lead to from a block on, without passing what is in it already."""
+    todo = [start]
+    while todo:
+        block = todo.pop()
+        if block not in reached:
+            reached.add(block)
+            todo += edges[block]
 
 
 def _dominators(following: list[list[int]], before: list[list[int]]) -> list[int]:
@@ -130,12 +135,7 @@ def _dominators(following: list[list[int]], before: list[list[int]]) -> list[int
     for index in range(len(following)):
         if index not in reached:
             entries.add(index)
-            todo = [index]
-            while todo:
-                block = todo.pop()
-                if block not in reached:
-                    reached.add(block)
-                    todo += following[block]
+            _spread(index, following, reached)
     all_blocks = (1 << len(following)) - 1
     dominators = [1 << index if index in entries else all_blocks for index in range(len(following))]
     changed = True

@@ -72,6 +72,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Time the baselines beside the roofline: is a search worth it, how long will it take, what may it cost?"""
+    from contextlib import closing
+
     from evokernel import assemble, planning
     from evokernel.config import load, locate
     from evokernel.measurement import Fidelity
@@ -93,8 +95,8 @@ def plan(
         trial = worker.measure(templates[0].source, backend, part, Fidelity.FULL)
     finally:
         worker.close()
-    slots = assemble.evaluator(settings, device).slots
-    candidate_s = max(trial.device_seconds, trial.seconds / slots)
+    with closing(assemble.evaluator(settings, device)) as evaluator:
+        candidate_s = max(trial.device_seconds, trial.seconds / evaluator.slots)
     foreseen = planning.estimate(problem, settings.budget.budget(), candidate_s, price)
     if as_json:
         rows = [{**_row(o), "worth_it": o.worth_it} for o in outlooks]

@@ -33,6 +33,7 @@ from evokernel.measurement import Outcome
 from evokernel.problem import Problem
 from evokernel.worker import wire
 from evokernel.worker.processes import remove
+from evokernel.worker.said import plain_facts, printable
 
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 KEPT_TOOLS = tuple(f"TRITON_{tool}_PATH" for tool in ("PTXAS", "PTXAS_BLACKWELL", "NVDISASM", "CUOBJDUMP"))
@@ -41,6 +42,7 @@ DYING_S = 0.5  # that a process whose socket has closed may take to end
 STARTS = 3  # of the zygote for one candidate: another candidate, or the system, may have ended it
 MESSAGE_BYTES = 2000
 KERNELS = 64  # of one candidate, whose facts are kept
+FACT_CHARACTERS = 400
 TELLING = re.compile(r"\berror:|\bError\b|LLVM ERROR|fatal|bad_alloc|out of memory", re.IGNORECASE)
 ASSERTION = re.compile(r"Assertion .*failed|UNREACHABLE executed|LLVM ERROR")
 
@@ -342,11 +344,6 @@ def _read(log: int, limit: int) -> str:
     return printable(os.pread(log, limit, 0).decode(errors="replace"))
 
 
-def printable(text: str) -> str:
-    """Drop what a database or a terminal would choke on: lone surrogates, NUL and other control characters."""
-    return "".join(c for c in text if c.isprintable() or c in "\n\t")
-
-
 def _ending(status: int, gone: str) -> str:
     if gone != wire.ENDED:
         return f"the compile process answered with {gone}"
@@ -358,19 +355,9 @@ def _ending(status: int, gone: str) -> str:
 def _plain(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Check the shape of what a candidate's process reports: numbers and short words; wire.Gone when it is another."""
     try:
-        kernels = [_scalars(kernel) for kernel in reply["kernels"][:KERNELS]]
+        kernels = [plain_facts(kernel, FACT_CHARACTERS) for kernel in reply["kernels"][:KERNELS]]
         static_facts.summary(kernels)
         binaries = {printable(str(name))[:200]: int(count) for name, count in reply["binaries"].items()}
         return {"kernels": kernels, "binaries": binaries, "extra_binaries": int(reply["extra_binaries"])}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise wire.Gone("facts of another form") from None
-
-
-def _scalars(facts: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for name, value in list(facts.items())[:64]:
-        if isinstance(value, str):
-            kept[printable(name)[:64]] = printable(value)[:400]
-        elif isinstance(value, bool | int | float) and math.isfinite(value) and abs(value) < 1 << 62:
-            kept[printable(name)[:64]] = value
-    return kept

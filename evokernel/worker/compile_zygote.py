@@ -17,9 +17,8 @@ from typing import Any
 
 from evokernel.errors import EvokernelError
 from evokernel.worker import sandbox, wire
-from evokernel.worker.zygote import confine, die_with_parent, reap
+from evokernel.worker.zygote import confine, die_with_parent, serve
 
-REQUEST_BYTES = 65536
 ERROR_CHARACTERS = 20_000  # the pool cuts it to the cause
 
 # Compiled once before the first fork: it loads what every compile needs (LLVM's passes, the hash of triton's own
@@ -115,25 +114,7 @@ def main() -> None:
         return
     gc.freeze()  # what is shared with the children stays shared
     control.sendall(json.dumps({"threads": len(os.listdir("/proc/self/task"))}).encode())
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
-        if not data:
-            return
-        request = json.loads(data)
-        if request["op"] == "reap":
-            reply = {"status": reap(request["pid"], request["grace_s"])}
-        else:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                try:
-                    run_child(request, target_name, *descriptors)
-                finally:
-                    os._exit(0)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            reply = {"pid": pid}
-        control.sendall(json.dumps(reply).encode())
+    serve(control, lambda request, end, log: run_child(request, target_name, end, log))
 
 
 if __name__ == "__main__":

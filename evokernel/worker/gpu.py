@@ -18,6 +18,7 @@ import torch
 from evokernel.backends.targets import parse
 from evokernel.devices import Device
 from evokernel.measurement import Fidelity, Measurement, Outcome, failed
+from evokernel.problem import Problem
 from evokernel.worker import timing
 from evokernel.worker.arena import DeviceArena
 from evokernel.worker.compile_pool import CompilePool
@@ -26,7 +27,7 @@ from evokernel.worker.lease import Ownership
 from evokernel.worker.memory import MemoryWatch
 from evokernel.worker.parent import Facts, Trial, Worker
 from evokernel.worker.processes import Child, remove
-from evokernel.worker.session import BaselineLost, GpuPeer, GpuPlayer, Player
+from evokernel.worker.session import GpuPeer, GpuPlayer, Player
 from evokernel.worker.timing import Timer
 
 ARENA_BYTES = 4 << 30
@@ -96,7 +97,7 @@ class GpuWorker(Worker):
             player.ask("import", source=str(source), cache=str(compiled.cache), **names)
             return dict(compiled.facts)
 
-        self._calibrate(trial)
+        self._calibrate_for(trial)
         child = self.spares.take()
         try:
             return self.judged(child, load, trial)
@@ -105,21 +106,15 @@ class GpuWorker(Worker):
             self.pool.discard(compiled)
             remove(source.parent)
 
-    def _calibrate(self, trial: Trial) -> None:
+    def _calibrate_for(self, trial: Trial) -> None:
         """Time the baselines of new workloads, while no candidate's code is loaded in this trial."""
         with self.turn:
             for workload, _ in trial.chosen():
-                if workload.name in self.timer.fastest:
-                    continue
-                try:
-                    self.timer.calibrate(GpuPeer(self.baseline, timing.BASELINE_LIMIT_S), workload)
-                except BaselineLost:  # once more, in another process
-                    self.baseline.kill()
-                    self.baseline = self.start_baseline()
-                    self.timer.calibrate(GpuPeer(self.baseline, timing.BASELINE_LIMIT_S), workload)
+                if workload.name not in self.timer.fastest:
+                    self.calibrate(workload)
 
-    def checking(self) -> AbstractContextManager[None]:
-        return _held(self.turn)
+    def checking(self) -> AbstractContextManager[Any]:
+        return self.turn
 
     def timing(self) -> AbstractContextManager[None]:
         return nullcontext()  # the turn is held from the first check on
@@ -133,11 +128,7 @@ class GpuWorker(Worker):
         return super().ending(child, status)
 
 
-def _held(lock: threading.Lock) -> AbstractContextManager[Any]:
-    return lock
-
-
-def _all_launched(trial: Trial) -> Any:
+def _all_launched(trial: Trial) -> Problem:
     """Return the problem with all workloads that will be timed, so that nothing is left to compile by then."""
     if trial.fidelity is not Fidelity.VERIFY:
         return trial.problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,6 +26,7 @@ from evokernel.worker.arena import Arena, HostArena
 from evokernel.worker.lease import Lease
 from evokernel.worker.processes import Child, Zygote
 from evokernel.worker.provenance import environment
+from evokernel.worker.said import plain_facts, printable
 from evokernel.worker.session import (
     Answered,
     BaselineLost,
@@ -37,15 +37,16 @@ from evokernel.worker.session import (
     Player,
     Pools,
     Secret,
-    printable,
     refuse_changed,
 )
 from evokernel.worker.timing import BASELINE_LIMIT_S, Disturbed, Effort, Taken, Timer, TooFast
 
 ARENA_BYTES = 1 << 30  # address space; pages are taken as tensors are placed
 COMPILE_LIMIT_S = 60.0
+FACT_CHARACTERS = 200
 CASE_LIMIT_S = 0.05  # for each small case, beside what one may take
 Facts = dict[str, Any]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Worker(ABC):
         """Compile, and hand a child to judged(); every failure of the candidate's is a value."""
 
     @abstractmethod
-    def checking(self) -> AbstractContextManager[None]:
+    def checking(self) -> AbstractContextManager[Any]:
         """Hold what a check needs of the device."""
 
     @abstractmethod
@@ -159,8 +160,23 @@ class Worker(ABC):
     def baseline_latencies(self, workload: Workload) -> Mapping[str, float]:
         """Return the median latency, in microseconds, of every baseline that serves a workload."""
         with self.checking(), self.timing():
-            self.timer.calibrate(self.timer.peer_type(self.baseline, BASELINE_LIMIT_S), workload)
+            self.calibrate(workload)
         return self.timer.records[workload.name]
+
+    def calibrate(self, workload: Workload) -> None:
+        """Time the baselines of a workload; the device is held already."""
+        self.beside_baseline(
+            lambda: self.timer.calibrate(self.timer.peer_type(self.baseline, BASELINE_LIMIT_S), workload)
+        )
+
+    def beside_baseline(self, action: Callable[[], Found]) -> Found:
+        """Do what asks the baseline's process; once more with another, should it be lost: no candidate's doing."""
+        try:
+            return action()
+        except BaselineLost:
+            self.baseline.kill()
+            self.baseline = self.start_baseline()
+            return action()
 
     def judged(self, child: Child, load: Callable[[Player], Facts], trial: Trial) -> Measurement:
         """Load, check and time in a child; every way in which it can fail becomes an outcome here."""
@@ -281,17 +297,17 @@ class Worker(ABC):
         for workload, held_out in trial.chosen():
             limit = self.timer.rules.worse * trial.bar.get(workload.name, 0.0) if fidelity is Fidelity.FULL else 0.0
             effort = Effort(fidelity, held_out, limit)
-            with self.timing():
-                try:
-                    taken = self.timer.time(player, self.baseline, workload, self.cores, effort, errors)
-                except BaselineLost:  # none of the candidate's doing: begin this workload again
-                    self.baseline.kill()
-                    self.baseline = self.start_baseline()
-                    taken = self.timer.time(player, self.baseline, workload, self.cores, effort, errors)
+            taken = self._taken(player, workload, effort, errors)
             found.append(taken)
             if taken.timing.speedup < limit:
                 break
         return found
+
+    def _taken(self, player: Player, workload: Workload, effort: Effort, errors: dict[str, float]) -> Taken:
+        with self.timing():
+            return self.beside_baseline(
+                lambda: self.timer.time(player, self.baseline, workload, self.cores, effort, errors)
+            )
 
 
 FAILURES = {"compile": Outcome.COMPILE_ERROR, "capture": Outcome.REJECTED}
@@ -326,7 +342,7 @@ class CpuWorker(Worker):
         with self.lease.shared():
             player.ask("load", source=str(path), backend_name=trial.backend, entry=trial.problem.entry)
             facts = player.ask("compile", problem=trial.problem.to_json()).get("facts")
-        return _plain(facts) if isinstance(facts, dict) else {}
+        return plain_facts(facts, FACT_CHARACTERS) if isinstance(facts, dict) else {}
 
     def checking(self) -> AbstractContextManager[None]:
         return self.lease.shared()
@@ -347,17 +363,6 @@ def _how(taken: list[Taken], trial: Trial) -> Facts:
     if trial.fidelity is Fidelity.FULL and len(taken) < len(trial.problem.workloads):
         facts["stopped_early"] = f"{taken[-1].timing.workload}: {taken[-1].timing.speedup:.3f}"
     return facts
-
-
-def _plain(facts: dict[str, Any]) -> dict[str, Any]:
-    """Keep what a candidate's process may report of itself: numbers and short words."""
-    kept: dict[str, Any] = {}
-    for name, value in list(facts.items())[:64]:
-        if isinstance(value, str):
-            kept[printable(name[:64])] = printable(value[:200])
-        elif isinstance(value, bool | int | float) and math.isfinite(value) and abs(value) < 1 << 62:
-            kept[printable(name[:64])] = value
-    return kept
 
 
 def _ending(status: int, gone: str) -> str:

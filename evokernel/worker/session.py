@@ -17,6 +17,7 @@ from evokernel.problem import Problem, Workload
 from evokernel.worker import wire
 from evokernel.worker.arena import Arena, Place
 from evokernel.worker.processes import Child
+from evokernel.worker.said import printable
 
 # Secret (input, answer) pairs of a workload; no candidate meets one twice in a timing. A large one takes 0.3 GB.
 POOL = {"cpu": 4, "cuda": 2}
@@ -342,9 +343,3 @@ class Peer(Trusted, Player):
 
 class GpuPeer(Trusted, GpuPlayer):
     """A baseline on a GPU."""
-
-
-def printable(text: str) -> str:
-    """Drop what a database or a terminal would choke on: lone surrogates, NUL and other control characters."""
-    kept = "".join(c for c in text if c.isprintable() or c in "\n\t")
-    return kept.encode(errors="replace").decode()

@@ -114,6 +114,7 @@ class Timer:
         self.fastest: dict[str, tuple[str, float]] = {}  # workload -> baseline and its microseconds
         self.records: dict[str, dict[str, float]] = {}  # of every baseline that serves a workload
         self.absent: dict[str, dict[str, str]] = {}  # workload -> baseline -> why it does not
+        self.on_cores = self.pools.device == "cpu"  # a GPU's pairs do not feel who else uses them
 
     def time(
         self,
@@ -139,10 +140,10 @@ class Timer:
             if workload.name not in self.fastest or (attempts and not self.rules.void):
                 self.calibrate(peer, workload)
             name, recorded_us = self.fastest[workload.name]
-            neighbours = Neighbours([os.getpid(), candidate.child.pid, baseline.pid])
+            neighbours = Neighbours([os.getpid(), candidate.child.pid, baseline.pid]) if self.on_cores else None
             timing = self._pairs(candidate, peer, name, workload, cores, effort, errors)
             drift = timing.baseline_us / recorded_us
-            foreign = neighbours.cores() if self.pools.device == "cpu" else 0.0  # a GPU's pairs do not feel the cores
+            foreign = neighbours.cores() if neighbours else 0.0
             records_us = self.records[workload.name]
             attempts.append(Taken(timing, max(drift, 1 / drift), foreign, peer.busy_s, records_us, self.rules))
         floor_us = self.roofline.floor_us(workload, self.pools.dtype)

@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from evokernel.worker import sandbox
 
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES = 65536
+DESCRIPTORS = 3  # at most: a channel, a log, an arena
 OPEN_FILES = {"cpu": 256, "cuda": 1024}  # the CUDA driver opens a few hundred
 
 
@@ -101,8 +103,13 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is the driver's to handle
     prepare(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    serve(control, run_child)
+
+
+def serve(control: socket.socket, run: Callable[..., None]) -> None:
+    """Fork a child for each request that asks for one; it gets the request and the descriptors that came with it."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, DESCRIPTORS)
         if not data:
             return
         request = json.loads(data)
@@ -113,7 +120,7 @@ def main() -> None:
             if pid == 0:
                 control.close()
                 try:
-                    run_child(request, *descriptors)
+                    run(request, *descriptors)
                 finally:
                     os._exit(0)
             for descriptor in descriptors:

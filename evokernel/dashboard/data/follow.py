@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evokernel.errors import StoreError
-from evokernel.measurement import DISPROVED, Fidelity, Outcome
+from evokernel.measurement import DISPROVED, Fidelity, Outcome, geometric_mean
 from evokernel.problem import Problem
 from evokernel.store import Run, Store
 from evokernel.store.following import Gain, NewCandidate, NewMeasurement, NewTiming, decoded, gained
@@ -234,7 +233,7 @@ def _score(speedups: Mapping[str, float], weights: Mapping[str, float]) -> float
 
 def _mean(speedups: Mapping[str, float], weights: Mapping[str, float]) -> float:
     """Return the weighted geometric mean."""
-    return math.exp(sum(w * math.log(speedups[name]) for name, w in weights.items()) / sum(weights.values()))
+    return geometric_mean([(speedups[name], weight) for name, weight in weights.items()])
 
 
 class Follower:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from evokernel.budget import Budget, Spent
 from evokernel.config import validate
 from evokernel.dashboard.data.follow import Snapshot
 from evokernel.errors import EvokernelError
+from evokernel.measurement import geometric_mean
 
 BINS = 60
 AXES = {"evaluations": "evaluations", "device": "GPU or CPU seconds", "usd": "dollars", "wall": "seconds"}
@@ -22,7 +22,7 @@ AXES = {"evaluations": "evaluations", "device": "GPU or CPU seconds", "usd": "do
 def merged(scores: Sequence[float]) -> float | None:
     """Return the geometric mean of several classes' scores; None for none."""
     positive = [score for score in scores if score > 0]
-    return math.exp(sum(map(math.log, positive)) / len(positive)) if positive else None
+    return geometric_mean([(score, 1.0) for score in positive]) if positive else None
 
 
 def spending(snapshot: Snapshot, axis: str) -> Sequence[float]:
