@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,10 @@ from evokernel.measurement import Fidelity, Outcome, score
 from evokernel.reporters import Silent
 from evokernel.store import Store, exchange
 from evokernel.worker.parent import CpuWorker
+from tests.commands import environment
 from tests.llm.server import Answer, serving, wait_for
 from tests.toys import PROBLEM, RIGHT
 
-ROOT = Path(__file__).parents[1]
-ROOT = Path(__file__).parents[1]
 KEY = "sk-secret-of-the-test"
 
 # Exact attention that takes a few keys at a time; no knob makes it take more.
@@ -304,10 +302,9 @@ def test_a_campaign_that_ends_leaves_a_slow_model_behind_and_counts_its_worst_ca
 def driver(folder, data, *arguments):
     """Start a real driver of a campaign in a folder."""
     (folder / "campaign.yaml").write_text(json.dumps(data))
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-m", "evokernel", "run", "-c", "campaign.yaml", *arguments],
-        cwd=folder, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 

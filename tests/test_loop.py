@@ -1,11 +1,9 @@
 """A campaign ends within its budget, survives being killed at any moment, and never measures twice."""
 
-import os
 import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,9 +15,8 @@ from evokernel.evaluators.null import Null
 from evokernel.measurement import Fidelity
 from evokernel.reporters import Silent
 from evokernel.store import Store, queries
+from tests.commands import environment
 from tests.toys import RIGHT
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -159,16 +156,12 @@ def test_sigkill_at_ten_random_moments_loses_and_repeats_no_measurement(settings
     config = tmp_path / "campaign.yaml"
     config.write_text(yaml.safe_dump(real))
     command = [sys.executable, "-m", "evokernel"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "EVOKERNEL_DB": real["store"],
-    }
+    ours = environment(EVOKERNEL_DB=real["store"])
     rng = random.Random(5)
 
     def start(*arguments):
         return subprocess.Popen(
-            [*command, *arguments], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*command, *arguments], cwd=tmp_path, env=ours, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
     driver = start("run", "--config", str(config), "--name", "killed")

@@ -2,22 +2,20 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from evokernel import devices
 from evokernel.store import Store, exchange
+from tests.commands import environment, runner
 from tests.llm.server import wait_for
 from tests.operators.test_rewrite import edit
 from tests.toys import PROBLEM, RIGHT, candidate
 
 mcp = pytest.importorskip("mcp")
-ROOT = Path(__file__).parents[1]
 SETTINGS = {
     "problem": {
         "dtype": "fp32",
@@ -31,12 +29,7 @@ SETTINGS = {
 }
 
 
-def environment():
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "EVOKERNEL_DB": "sqlite:///evokernel.db",
-    }
+DATABASE = {"EVOKERNEL_DB": "sqlite:///evokernel.db"}
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def evokernel(folder):
-    def run(*arguments, code=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "evokernel", *map(str, arguments)],
-            cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run
+    return runner(folder, timeout=60, **DATABASE)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +50,7 @@ def store(folder):
     """A campaign that is running, with a candidate that has been measured."""
     driver = subprocess.Popen(
         [sys.executable, "-m", "evokernel", "run", "-c", "toy.yaml", "--name", "live"],
-        cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=folder, env=environment(**DATABASE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     database = folder / "evokernel.db"
     wait_for(lambda: database.exists() and bool(database.stat().st_size) and driver.poll() is None, 60)
@@ -160,7 +145,10 @@ def test_any_agent_may_play_through_the_model_context_protocol(store, folder):
 
     async def play():
         server = mcp.StdioServerParameters(
-            command=sys.executable, args=["-m", "evokernel", "mcp", "live"], cwd=str(folder), env=environment()
+            command=sys.executable,
+            args=["-m", "evokernel", "mcp", "live"],
+            cwd=str(folder),
+            env=environment(**DATABASE),
         )
         async with mcp.Client(server) as client:
 

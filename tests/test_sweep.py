@@ -1,7 +1,6 @@
 """A sweep measures every genome of its grid once and the best again, whenever it is killed; its landscape replays."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from evokernel.landscape import Landscape
 from evokernel.reporters import Silent
 from evokernel.store import Store, queries
 from evokernel.sweep import AGAIN, write_landscape
+from tests.commands import environment
 from tests.toys import RIGHT
 
 ROOT = Path(__file__).parents[1]
@@ -172,12 +172,11 @@ def test_a_killed_sweep_of_real_kernels_goes_on_by_the_same_command(settings, tm
             }
         )
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
     def start():
         return subprocess.Popen(
             [sys.executable, "-m", "evokernel", "sweep", "--config", "real.yaml"],
-            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     def measured():

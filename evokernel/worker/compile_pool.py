@@ -7,14 +7,11 @@ before it waits for a GPU.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,13 +29,12 @@ from evokernel.errors import DeviceError
 from evokernel.measurement import Outcome
 from evokernel.problem import Problem
 from evokernel.worker import wire
-from evokernel.worker.processes import remove
+from evokernel.worker.processes import DYING_S, ForkServer, remove
 from evokernel.worker.said import plain_facts, printable
 
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 KEPT_TOOLS = tuple(f"TRITON_{tool}_PATH" for tool in ("PTXAS", "PTXAS_BLACKWELL", "NVDISASM", "CUOBJDUMP"))
 START_S = 180.0
-DYING_S = 0.5  # that a process whose socket has closed may take to end
 STARTS = 3  # of the zygote for one candidate: another candidate, or the system, may have ended it
 MESSAGE_BYTES = 2000
 KERNELS = 64  # of one candidate, whose facts are kept
@@ -220,38 +216,24 @@ class CompilePool:
         return Outcome.CRASHED, _bounded(printable(text), printed), {}
 
 
-class _Zygote:
-    """The process that compile processes are forked from, seen from the pool. Its methods may be called by threads."""
+class _Zygote(ForkServer):
+    """The process that compile processes are forked from, for one target."""
 
     def __init__(self, target: Target) -> None:
-        self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.settimeout(START_S)
         environment = {name: os.environ[name] for name in (*KEPT_VARIABLES, *KEPT_TOOLS) if name in os.environ}
         # One thread: what forks must have no other, and the pool's slots use the cores.
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         # Nothing here may hold a device, or its memory, while candidates are timed.
         environment |= {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "evokernel.worker.compile_zygote", str(theirs.fileno()), target.name],
-            pass_fds=(theirs.fileno(),),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
+        super().__init__("evokernel.worker.compile_zygote", [target.name], environment, START_S)
         try:
-            ready = self._receive()
+            ready = self.receive()
         except wire.Gone as error:
             self.close()
             raise DeviceError(f"the compile process for {target.name} did not start: {error}") from None
         if "error" in ready:
             self.close()
             raise DeviceError(ready["error"])
-        self.pid = self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
 
     def fork(self, home: Path, cache: Path, limits: Limits, end: int, log: int) -> int:
         """Return the id of a new process that serves the socket `end`, prints into `log` and writes to two folders."""
@@ -264,43 +246,15 @@ class _Zygote:
             "cpu_s": math.ceil(limits.wall_s) + 5,  # for a tool that outlives its candidate
             "device": {"kind": "cuda"},
         }
-        return int(self._ask(request, [end, log])["pid"])
+        return int(self.ask(request, [end, log])["pid"])
 
     def reap(self, pid: int, grace_s: float) -> int:
         """End a process and all it started; returns its exit code, negative for a signal, 0 when we ended it."""
-        return int(self._ask({"op": "reap", "pid": pid, "grace_s": grace_s}, [])["status"])
+        return int(self.ask({"op": "reap", "pid": pid, "grace_s": grace_s}, [])["status"])
 
     def children_cpu_s(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # cutime and cstime
-
-    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        with self._lock:
-            try:
-                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-            except OSError as error:
-                raise self._lost(str(error)) from None
-            return self._receive()
-
-    def _receive(self) -> dict[str, Any]:
-        try:
-            data = self._control.recv(65536)
-        except OSError as error:
-            raise self._lost(str(error)) from None
-        if not data:
-            raise self._lost("it ended")
-        answer: dict[str, Any] = json.loads(data)
-        return answer
-
-    def _lost(self, reason: str) -> wire.Gone:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # so that `alive` says what the socket said
-            self._process.wait(DYING_S)
-        return wire.Gone(f"the compile zygote: {reason}")
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._control.close()
 
 
 def too_much(kernels: Iterable[Mapping[str, Any]], target: Target, limits: Limits) -> str:

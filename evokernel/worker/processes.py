@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ OUTPUT_BYTES = 8 << 20  # of standard output and error together
 MEMORY_BYTES = 4 << 30  # beyond what the zygote has mapped
 CPU_S = 600  # of processor time a core: compiling has 60 s, and a timing takes a few
 ZYGOTE_START_S = 120.0
+ANSWER_BYTES = 65536
 DYING_S = 0.5  # that a child whose socket has closed may take to end
 
 
@@ -116,32 +118,74 @@ def _ran_ns(pid: int, task: int) -> int:
         return 0
 
 
-class Zygote:
+class ForkServer:
+    """A process of ours, started by exec, that forks others on request. Its methods may be called by threads."""
+
+    def __init__(self, module: str, arguments: Sequence[str], environment: dict[str, str], start_s: float) -> None:
+        self.name = module.rpartition(".")[2].replace("_", " ")
+        self.lock = threading.Lock()  # one question at a time
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(start_s)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+            pass_fds=(theirs.fileno(),),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        """Return its answer, or raise wire.Gone."""
+        with self.lock:
+            try:
+                socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
+            except OSError as error:
+                raise self._lost(str(error)) from None
+            return self.receive()
+
+    def receive(self) -> dict[str, Any]:
+        try:
+            data = self.control.recv(ANSWER_BYTES)
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        if not data:
+            raise self._lost("it ended")
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def _lost(self, reason: str) -> wire.Gone:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # so that `alive` says what the socket said
+            self.process.wait(DYING_S)
+        return wire.Gone(f"the {self.name}: {reason}")
+
+    def close(self) -> None:
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Zygote(ForkServer):
     """A process that forks children on request."""
 
     def __init__(self, device: Device, threads: int, folder: Path | None = None) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="evokernel-"))  # the children's homes
         self.device = device
         self.threads = threads
-        self.lock = threading.Lock()  # one question at a time
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        control.settimeout(ZYGOTE_START_S)
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         environment |= {"NUMBA_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
         environment["OMP_WAIT_POLICY"] = "passive"  # idle threads sleep: a spinning one would slow the other side
         if device.kind == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = device.uuid
-        self.control = control
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "evokernel.worker.zygote", str(theirs.fileno())),
-                *(device.kind, str(device.arch), str(self.folder)),
-            ],
-            pass_fds=(theirs.fileno(),),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
+        arguments = [device.kind, str(device.arch), str(self.folder)]
+        super().__init__("evokernel.worker.zygote", arguments, environment, ZYGOTE_START_S)
 
     def fork(self, arena: HostArena | None = None, *, trusted: bool = False) -> Child:
         """Return a new child. A trusted one, ours, lives as long as the worker and needs no limit of time.
@@ -163,30 +207,16 @@ class Zygote:
             "trusted": trusted,
             "device": asdict(self.device),
         }
-        reply = self._ask(request, [theirs.fileno(), log, *([arena.descriptor] if arena else [])])
+        reply = self.ask(request, [theirs.fileno(), log, *([arena.descriptor] if arena else [])])
         theirs.close()
         return Child(self, reply["pid"], ours, log, home)
 
     def reap(self, pid: int, grace_s: float) -> int:
         try:
-            return int(self._ask({"op": "reap", "pid": pid, "grace_s": grace_s}, [])["status"])
+            return int(self.ask({"op": "reap", "pid": pid, "grace_s": grace_s}, [])["status"])
         except wire.Gone:
             return 0
 
-    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        try:
-            with self.lock:
-                socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
-                reply = self.control.recv(65536)
-        except OSError as error:
-            raise wire.Gone(f"the zygote: {error}") from None
-        if not reply:
-            raise wire.Gone("the zygote ended")
-        answer: dict[str, Any] = json.loads(reply)
-        return answer
-
     def close(self) -> None:
-        self.control.close()
-        self.process.kill()
-        self.process.wait()
+        super().close()
         remove(self.folder)

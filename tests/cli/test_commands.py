@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.commands import runner
 from tests.toys import RIGHT
-
-ROOT = Path(__file__).parents[2]
 
 SETTINGS = {
     "problem": {
@@ -37,21 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def evokernel(folder):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "EVOKERNEL_DB": "sqlite:///evokernel.db",
-    }
-
-    def run(*arguments, code=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "evokernel", *map(str, arguments)],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run
+    return runner(folder, EVOKERNEL_DB="sqlite:///evokernel.db")
 
 
 @pytest.fixture(scope="module")

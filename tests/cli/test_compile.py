@@ -1,7 +1,6 @@
 """GPU kernels are compiled on a machine without a GPU, and what fails costs one line."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +8,15 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+
+from tests.commands import runner
+
 ROOT = Path(__file__).parents[2]
 TRITON = ROOT / "search_spaces/flash_forward_triton.py"
 GLUON = ROOT / "search_spaces/flash_forward_gluon.py"
 
 
-def evokernel(*arguments, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "evokernel", *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+evokernel = runner(ROOT)
 
 
 def compiled(*arguments, code=0):

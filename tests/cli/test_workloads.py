@@ -1,17 +1,14 @@
 """What is to be searched for comes from a model's configuration, from a running program, or from a plan."""
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from evokernel.config import load, locate
 from evokernel.problem import Workload
+from tests.commands import runner
 
-ROOT = Path(__file__).parents[2]
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 4096,
@@ -23,17 +20,13 @@ LLAMA = {
 
 @pytest.fixture
 def evokernel(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    run = runner(tmp_path)
 
-    def run(*arguments, code=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "evokernel", *map(str, arguments)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
+    def printed(*arguments, code=0):
+        done = run(*arguments, code=code)
         return done.stdout + done.stderr
 
-    return run
+    return printed
 
 
 def test_init_takes_the_shapes_of_a_model(evokernel, tmp_path):
